@@ -1,0 +1,45 @@
+# Every target sets up what it needs; a machine with Python 3.11 and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench fix clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## make .venv and install the package with what its tests need
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("windrow needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "windrow: installing into $(VENV), about a minute the first time"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## compare scheduling policies on a workload with a long tail
+	@$(BIN)/windrow simulate examples/sim/long_tail.yaml --compare
+
+test: $(STAMP) ## everything that CI tests, with branch coverage of the core
+	@$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --cov $(ARGS)
+
+check: $(STAMP) ## format, lint, layers, types
+	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
+	@echo "lint"; $(BIN)/ruff check --quiet --output-format concise .
+	@echo "layers"; $(BIN)/lint-imports --no-logo > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
+	@echo "types"; $(BIN)/mypy --no-error-summary
+	@echo "all good"
+
+bench: $(STAMP) ## measure the scheduling core
+	@$(BIN)/windrow bench core
+
+fix: $(STAMP) ## format and repair what can be repaired
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage build dist
+	find src tests examples -type d -name __pycache__ -prune -exec rm -rf {} +

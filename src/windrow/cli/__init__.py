@@ -1,0 +1,1 @@
+"""The command `windrow`: one module per subcommand, imported when it is used."""

@@ -1,0 +1,151 @@
+"""Seeded random walks: a million events of an unruly world, and a fair end to each.
+
+A walk is a row of lives. Each life is a new machine that is played for a while and then ends in one of three ways:
+the world becomes fair and every consumer must get its batch; the source ends and everything must come out; or it is
+shut down and nothing may start any more.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.core.book import ALL
+from tests.core.play import Habits, Player
+from windrow.core import events as e
+from windrow.core.commands import DeliverBatch, EndBatches, RefuseBatch
+from windrow.core.settings import ModeSettings, Settings
+from windrow.types import MODES
+
+SPARSE = 997
+"""Long lives are checked at every so many steps."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One setting and the habits of the world around it."""
+
+    settings: Settings
+    habits: Habits = Habits()
+
+
+def mode(size: int, batch: int, **more: object) -> ModeSettings:
+    return ModeSettings(group_size=size, batch_size=batch, **more)  # type: ignore[arg-type]
+
+
+def settings(train: ModeSettings, **more: object) -> Settings:
+    calm: dict[str, object] = {"breaker_share": 1.0, "backoff_s": 0.5, "lease_s": 64.0}
+    return Settings(train=train, val=VAL, **(calm | more))  # type: ignore[arg-type]
+
+
+VAL = mode(1, 4, on_stale="keep", ahead=False)
+TWO = {"trainer": "train", "second": "train"}
+BOTH = {"trainer": "train", "judge": "val"}
+ALL_THREE = TWO | BOTH
+FAIR = Habits(fair=True)
+
+WORLDS: dict[str, World] = {
+    "sync": World(settings(mode(2, 4)), Habits(consumers=TWO)),
+    "sync_spares": World(settings(mode(3, 6, spares=2))),
+    "sync_arrival": World(settings(mode(2, 6, order="arrival"))),
+    "wait_1": World(settings(mode(2, 4, staleness=1, on_stale="wait")), Habits(consumers=TWO)),
+    "wait_2_fair": World(settings(mode(2, 6, staleness=2, on_stale="wait")), FAIR),
+    "wait_1_fair_spares": World(settings(mode(2, 4, spares=1, staleness=1, on_stale="wait")), FAIR),
+    "keep_1_fair": World(settings(mode(2, 4, staleness=1)), FAIR),
+    "keep_1": World(settings(mode(2, 4, staleness=1)), Habits(consumers=TWO)),
+    "keep_half": World(settings(mode(1, 4, staleness=0.5)), Habits(fair=True)),
+    "drop_1_spares": World(settings(mode(2, 4, spares=1, staleness=1, on_stale="drop"))),
+    "varied": World(settings(mode(2, 4, filter="varied", max_filter_rounds=2))),
+    "external": World(
+        settings(mode(2, 4, filter="external", max_filter_rounds=1, on_filter_exhausted="error", staleness=1))
+    ),
+    "external_wait": World(
+        settings(mode(2, 4, filter="external", max_filter_rounds=1, staleness=1, on_stale="wait"))
+    ),
+    "tail": World(settings(mode(2, 6, tail=0.5))),
+    "tail_filter": World(settings(mode(2, 4, tail=1.0, filter="varied"))),
+    "tags": World(
+        settings(mode(2, 8, staleness=1, tags={"maths": 3.0, "maze": 1.0, "web": 1.0}), kinds={"browser": 2}),
+        Habits(kinds=("python", "browser"), slots=4),
+    ),
+    "val": World(settings(mode(2, 4, staleness=1)), Habits(consumers=ALL_THREE, weights={"assign": 2.0})),
+    "beats": World(
+        settings(mode(2, 4, spares=1, staleness=1), beat_s=6.0, lease_s=10.0),
+        Habits(weights={"beat": 12, "worker_join": 6}),
+    ),
+    "poor": World(
+        settings(mode(2, 4, staleness=1), env_retries=0, reward_retries=1, engine_retries=1, worker_retries=0),
+        Habits(weights={"fail": 8, "pardon": 2}),
+    ),
+    "breaker": World(
+        settings(mode(2, 4), breaker_share=0.5, breaker_window=6, backoff_s=0.0),
+        Habits(weights={"fail": 8, "reset": 3}, consumers=BOTH),
+    ),
+    "wide": World(
+        settings(mode(8, 64, spares=2, staleness=1)),
+        Habits(workers=8, slots=12, engines=6, consumers=BOTH, weights={"finish": 60, "arrive": 40}),
+    ),
+}  # fmt: skip
+
+LIVES = {"short": (40, 350), "middle": (6, 2_500), "long": (1, 20_000)}
+"""How many lives of how many events."""
+
+
+def live(name: str, seed: int, events: int, check_every: int) -> Player:
+    """One life, up to its end."""
+    world = WORLDS[name]
+    player = Player(world.settings, world.habits, f"{name}/{seed}")
+    player.play(events, check_every)
+    if world.habits.fair:
+        promises_of_a_fair_trainer(player)
+    ENDS[seed % len(ENDS)](player)
+    player.machine.check()
+    player.book.compare(player.machine)
+    return player
+
+
+def end_fair(player: Player) -> None:
+    """Every consumer that asks in a fair world is served."""
+    player.be_fair()
+    for consumer, lane in player.habits.consumers.items():
+        n = player.settings.of(lane).batch_size
+        if isinstance(player.get_batch(consumer, n), RefuseBatch):
+            assert isinstance(player.get_batch(consumer, n), DeliverBatch), "the filter accepts all by now"
+
+
+def end_source(player: Player) -> None:
+    """When the sources end, whatever lives comes out, the last batch says so, and then nothing comes."""
+    player.be_fair()
+    for lane in MODES:
+        for tag in player.settings.of(lane).shares:
+            player.step(e.SourceEnded(lane, tag))
+    for consumer, lane in player.habits.consumers.items():
+        n = player.settings.of(lane).batch_size if player.book.lanes[lane].limit else ALL
+        while not isinstance(player.get_batch(consumer, n), EndBatches):
+            continue
+    assert player.machine.ledgers["train"].groups.alive == 0
+
+
+def end_shut_down(player: Player) -> None:
+    """After a shutdown nothing starts, and every answer is late."""
+    player.step(e.ShutdownWanted())
+    player.play(100, 10)
+    assert not player.book.running
+
+
+ENDS = (end_fair, end_source, end_shut_down)
+
+
+def promises_of_a_fair_trainer(player: Player) -> None:
+    """With one version per batch a hard bound drops nothing, and a soft one holds in the mean."""
+    lane = player.book.lanes["train"]
+    assert lane.groups.dropped["stale"] == 0
+    count, total, _ = lane.lags
+    assert total <= lane.settings.staleness * count
+
+
+@pytest.mark.parametrize("length", LIVES)
+@pytest.mark.parametrize("name", WORLDS)
+def test_walk(name: str, length: str):
+    lives, events = LIVES[length]
+    for seed in range(lives):
+        live(name, seed, events, 1 if length == "short" else SPARSE)
