@@ -5,10 +5,10 @@ must have been foretold or be allowed, and nothing foretold may be missing when 
 from outside (is a slot idle beside work that could use it?) is left to `machine.check()`.
 """
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil, floor, isclose
-from typing import Literal
+from typing import Any, Literal
 
 from windrow.core import commands as c
 from windrow.core import events as e
@@ -19,6 +19,11 @@ from windrow.types import CAUSE_OF, MODES, AttemptId, Blame, Failed, How, Mode, 
 ALL = -1
 POISONOUS = ("env", "reward", "task")
 LONGEST_REST_S = 300.0
+
+
+def tally() -> defaultdict[Any, int]:
+    """Counts by whatever there is."""
+    return defaultdict(int)
 
 
 @dataclass(slots=True)
@@ -68,13 +73,16 @@ class Group:
     running: dict[int, Play] = field(default_factory=dict)
     finished: dict[int, Result] = field(default_factory=dict)
     rests: list[float] = field(default_factory=list)
-    failures: Counter[Blame] = field(default_factory=Counter)
+    failures: defaultdict[Blame, int] = field(default_factory=tally)
 
     @property
     def version(self) -> int:
         """Its oldest; -1 if it has not begun."""
-        members = [*self.running.values(), *self.finished.values()]
-        return min((member.version for member in members), default=-1)
+        return min((member.version for member in self.members()), default=-1)
+
+    def members(self) -> "list[Play | Result]":
+        """Attempts that play or have finished."""
+        return [*self.running.values(), *self.finished.values()]
 
     def finished_ids(self) -> tuple[AttemptId, ...]:
         return tuple(AttemptId(self.id, index) for index in sorted(self.finished))
@@ -121,11 +129,11 @@ class Count:
     admitted: int = 0
     trained: int = 0
     delivered: int = 0
-    dropped: Counter[Reason] = field(default_factory=Counter)
+    dropped: defaultdict[Reason, int] = field(default_factory=tally)
 
     @property
     def alive(self) -> int:
-        return self.admitted - self.trained - self.delivered - self.dropped.total()
+        return self.admitted - self.trained - self.delivered - sum(self.dropped.values())
 
 
 @dataclass(slots=True)
@@ -135,7 +143,7 @@ class Lane:
     settings: ModeSettings
     largest: int
     """Groups in the largest batch ever wanted."""
-    asked: Counter[str] = field(default_factory=Counter)
+    asked: defaultdict[str, int] = field(default_factory=tally)
     ended: set[str] = field(default_factory=set)
     ready: dict[int, int] = field(default_factory=dict)
     """Version by group."""
@@ -175,7 +183,7 @@ class Book:
         self.next_group = 0
         self.running: dict[AttemptId, Play] = {}
         self.homeless: set[AttemptId] = set()
-        self.kinds: Counter[str] = Counter()
+        self.kinds: defaultdict[str, int] = tally()
         self.leases: deque[tuple[float, AttemptId]] = deque()
         self.gone: deque[AttemptId] = deque(maxlen=64)  # attempts that ended or were cancelled lately
         self.workers: dict[str, Worker] = {}
@@ -185,6 +193,7 @@ class Book:
         self.batches: dict[int, c.DeliverBatch] = {}
         self.wanted: dict[int, int] = {}  # by batch: the `n` that was asked for
         self.next_batch = 0
+        self.delivered_at = -1  # version at which training last got a batch
         self.recent: deque[bool] = deque(maxlen=settings.breaker_window)
         self.dead: set[str] = set()
         self._forget_expectations()
@@ -197,6 +206,7 @@ class Book:
         self.retires: set[int] = set()
         self.orders: set[tuple[str, str]] = set()  # (name of a command, engine)
         self.judges: set[int] = set()
+        self.resets: set[int] = set()
         self.again: c.DeliverBatch | None = None
         self.halt_due = False
 
@@ -216,6 +226,7 @@ class Book:
         assert not self.retires, f"not retired after {event}: {self.retires}"
         assert not self.orders, f"not ordered after {event}: {self.orders}"
         assert not self.judges, f"not judged after {event}: {self.judges}"
+        assert not self.resets, f"not reset after {event}: {self.resets}"
         assert self.again is None, f"not handed over again after {event}: {self.again}"
         assert not self.halt_due, f"so much fails that the run must halt, after {event}"
         if self.may_cancel:
@@ -367,7 +378,7 @@ class Book:
                 self.dead.add(group.task)
             self._drop(group, "poisoned" if blame in POISONOUS else "failed")
             return
-        times = group.failures.total()
+        times = sum(group.failures.values())
         rest_s = min(LONGEST_REST_S, self.settings.backoff_s * 2.0 ** (times - 1))
         if rest_s > 0:
             group.rests.append(self.now + rest_s)
@@ -422,7 +433,7 @@ class Book:
         waste.tokens += tokens
         waste.seconds += seconds
 
-    # events: workers and time
+    # workers and time, as they are told
 
     def worker_joined(self, event: e.WorkerJoined) -> None:
         self.workers[event.worker] = Worker(event.slots, event.kinds, self.now)
@@ -480,7 +491,7 @@ class Book:
             self._note(failed=True)
             self._fail(self.groups[attempt.group], play, "env", "failed")
 
-    # events: engines
+    # engines, as they are told
 
     def engine_joined(self, event: e.EngineJoined) -> None:
         engine = Engine(event.version, event.devices, holds=dict(self.holds))
@@ -634,7 +645,7 @@ class Book:
         assert command.tag in lane.settings.shares, f"{command} for an unknown tag"
         assert command.tag not in lane.ended, f"{command} from a source that has ended"
         lane.asked[command.tag] += command.count
-        used = self.in_play(command.mode) + lane.asked.total()
+        used = self.in_play(command.mode) + sum(lane.asked.values())
         wants = [want for want in self.waiting.values() if want.mode == command.mode]
         if any(want.n == ALL for want in wants):
             slots = sum(worker.slots for worker in self.workers.values() if not worker.leaving)
@@ -667,7 +678,7 @@ class Book:
         self._take_engine(command)
         assert command.deadline == self.now + self.settings.lease_s
         group.used.add(attempt.index)
-        seats = {member.seat for member in [*group.running.values(), *group.finished.values()]}
+        seats = {member.seat for member in group.members()}
         assert command.seat not in seats, f"{command} on a seat that is taken"
         assert 0 <= command.seat < lane.size + lane.settings.spares, f"{command} beyond size and spares"
         play = Play(attempt, command.seat, command.worker, command.engine, command.version, self.now)
@@ -744,6 +755,8 @@ class Book:
             self.groups[number].state = "delivered"
             del lane.ready[number]
         self._over(lane, command)
+        if command.mode == "train":
+            self.delivered_at = command.version
         self.batches[command.batch] = command
         self.wanted[command.batch] = want.n
         lane.groups.delivered += len(command.groups)
@@ -786,6 +799,8 @@ class Book:
         for group in [*self.groups.values()]:
             if group.mode != mode or group.state in ("aside", "delivered"):
                 continue
+            if group.running or group.finished or group.failures:
+                self.resets.add(group.id)
             for play in [*group.running.values()]:
                 self._stop(group, play, "tail")
             for result in group.finished.values():
@@ -794,6 +809,13 @@ class Book:
             group.rests.clear()
             group.state = "aside"
             self.lanes[mode].ready.pop(group.id, None)
+
+    def reset_group(self, command: c.ResetGroup) -> None:
+        # a group that was put back into play and got no slot is reset once more
+        due = command.group in self.resets or self.groups[command.group].state == "aside"
+        assert due, f"{command} was not due"
+        assert command.why == "tail"
+        self.resets.discard(command.group)
 
     def retire_batch(self, command: c.RetireBatch) -> None:
         assert command.batch in self.retires, f"{command} was not acknowledged"

@@ -77,9 +77,7 @@ def queued(**rest: object) -> Checked:
 def feed(made: Checked, count: int, mode: Mode = "train", tag: str = "", kind: str = "") -> list[AnyCommand]:
     """Tasks arrive, each with the number of its group as its ordinal."""
     return [
-        command
-        for _ in range(count)
-        for command in made.step(TaskArrived(mode, made._books.next_group, tag, kind))
+        command for _ in range(count) for command in made.step(TaskArrived(mode, made._books.next_group, tag, kind))
     ]
 
 

@@ -5,17 +5,22 @@ of order; workers and engines die and come back under their old names. Whatever 
 must be refused. Same seed, same events. `Book` judges every step; nothing here looks inside the machine.
 """
 
-from collections.abc import Callable
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from tests.core.book import ALL, Book, Engine, Play
+
 from windrow.core import events as e
 from windrow.core.commands import AnyCommand, DeliverBatch, EndBatches, RefuseBatch
 from windrow.core.machine import Machine
 from windrow.core.settings import Settings
 from windrow.errors import IllegalEvent, Refused
 from windrow.types import MODES, AttemptId, Blame, Failed, Finished, How, Mode
+
+T = TypeVar("T")
 
 HOLDERS = ("saver", "syncer", "user")
 HOWS: tuple[How, ...] = ("interrupt", "drain", "freeze")
@@ -104,11 +109,16 @@ class Player:
     def next_event(self) -> e.AnyEvent:
         """Something that can happen now, at a time not before now."""
         rng = self.rng
-        self.now += TICKS[rng.randrange(len(TICKS))]
+        self.now += self.pick(TICKS)
+        total = self.cumulative[-1]
         while True:
-            event = rng.choices(self.menu, cum_weights=self.cumulative)[0]()
+            event = self.menu[bisect(self.cumulative, rng.random() * total)]()
             if event is not None:
                 return event
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of them, any of them."""
+        return options[int(self.rng.random() * len(options))]
 
     def _reasons(self) -> None:
         """Whoever waits is told why, and nobody else."""
@@ -164,20 +174,20 @@ class Player:
         asked = [(m, tag) for m, x in self.book.lanes.items() for tag, count in x.asked.items() if count]
         if not asked:
             return None
-        mode, tag = rng.choice(asked)
+        mode, tag = self.pick(asked)
         self.ordinals[mode] += 1
         task = f"t{rng.randrange(self.habits.tasks)}" if rng.random() < 0.3 else ""
-        return e.TaskArrived(mode, self.ordinals[mode], tag, rng.choice(self.habits.kinds), task)
+        return e.TaskArrived(mode, self.ordinals[mode], tag, self.pick(self.habits.kinds), task)
 
     def _end_source(self) -> e.AnyEvent | None:
-        mode = self.rng.choice(MODES)
-        return e.SourceEnded(mode, self.rng.choice([*self.book.lanes[mode].settings.shares]))
+        mode = self.pick(MODES)
+        return e.SourceEnded(mode, self.pick([*self.book.lanes[mode].settings.shares]))
 
     def _some_play(self) -> Play | None:
         running = self.book.running
         if not running:
             return None
-        return self.rng.choice([*running.values()])
+        return self.pick([*running.values()])
 
     def _finish(self) -> e.AnyEvent | None:
         play = self._some_play()
@@ -191,7 +201,7 @@ class Player:
         play = self._some_play()
         if play is None:
             return None
-        return e.AttemptEnded(play.id, Failed(self.rng.choice(BLAMES), "it broke", self.rng.randrange(50)))
+        return e.AttemptEnded(play.id, Failed(self.pick(BLAMES), "it broke", self.rng.randrange(50)))
 
     def _progress(self) -> e.AnyEvent | None:
         play = self._some_play()
@@ -213,34 +223,34 @@ class Player:
         rng, book = self.rng, self.book
         what = rng.randrange(8)
         if what < 4 and book.gone:
-            attempt = rng.choice(book.gone)
+            attempt = self.pick(book.gone)
             if what == 0:
                 return e.AttemptProgressed(attempt, rng.randrange(99), rng.randint(-1, book.version))
             if what == 1:
-                return e.AttemptEnded(attempt, Failed(rng.choice(BLAMES), "late"))
+                return e.AttemptEnded(attempt, Failed(self.pick(BLAMES), "late"))
             return e.AttemptEnded(attempt, Finished(1.0, 10, rng.randint(-1, book.version)))
         if what == 4 and book.next_group:
             number = rng.randrange(max(0, book.next_group - 20), book.next_group)
             judged = number in book.groups and book.groups[number].state == "judging"
             return None if judged else e.GroupJudged(number, rng.random() < 0.5)
         if what == 5 and self.trained:
-            return e.BatchTrained(rng.choice(self.trained))
+            return e.BatchTrained(self.pick(self.trained))
         return self._late_engine(f"e{rng.randrange(self.habits.engines)}")
 
     def _late_engine(self, name: str) -> e.AnyEvent | None:
         known = name in self.book.engines
-        event = self.rng.choice((e.EngineReady, e.EngineReleased, e.EngineLost))
-        if known and event is e.EngineReady and self.book.engines[name].state in ("warming", "restoring"):
-            return None
-        if known and event is not e.EngineReady:
-            return None
-        return event(name)
+        state = self.book.engines[name].state if known else ""
+        if self.rng.random() < 0.5:
+            return None if state in ("warming", "restoring") else e.EngineReady(name)
+        if self.rng.random() < 0.5:
+            return None if state == "leaving" else e.EngineReleased(name)
+        return None if known else e.EngineLost(name)
 
     def _judge(self) -> e.AnyEvent | None:
         due = [group.id for group in self.book.groups.values() if group.state == "judging"]
         if not due:
             return None
-        return e.GroupJudged(self.rng.choice(due), self.rng.random() < 0.6, "as it is")
+        return e.GroupJudged(self.pick(due), self.rng.random() < 0.6, "as it is")
 
     # workers
 
@@ -279,7 +289,7 @@ class Player:
 
     def _engine_ready(self) -> e.AnyEvent | None:
         names = self._engines_in("warming", "restoring")
-        return e.EngineReady(self.rng.choice(names)) if names else None
+        return e.EngineReady(self.pick(names)) if names else None
 
     def _engine_lose(self) -> e.AnyEvent | None:
         return e.EngineLost(f"e{self.rng.randrange(self.habits.engines)}", "it fell over")
@@ -291,26 +301,26 @@ class Player:
         if not behind:
             return None
         late = rng.random() < 0.15
-        return e.WeightsLoaded(rng.choice(behind), rng.randint(0, book.version) if late else book.version)
+        return e.WeightsLoaded(self.pick(behind), rng.randint(0, book.version) if late else book.version)
 
     def _engine_release(self) -> e.AnyEvent | None:
         names = self._engines_in("leaving")
-        return e.EngineReleased(self.rng.choice(names)) if names else None
+        return e.EngineReleased(self.pick(names)) if names else None
 
     def _assign(self) -> e.AnyEvent | None:
         if not self.book.engines or "val" not in self.habits.consumers.values():
             return None
-        name = self.rng.choice([*self.book.engines])
-        return e.EngineAssigned(name, self.rng.choice((None, None, "train", "val")))
+        name = self.pick([*self.book.engines])
+        return e.EngineAssigned(name, self.pick((None, None, "train", "val")))
 
     def _suspend(self) -> e.AnyEvent | None:
         rng = self.rng
         engines = [*self.book.engines]
         some = tuple(rng.sample(engines, rng.randint(0, len(engines)))) if rng.random() < 0.5 else ()
-        return e.SuspendWanted(rng.choice(HOLDERS), rng.choice(HOWS), some)
+        return e.SuspendWanted(self.pick(HOLDERS), self.pick(HOWS), some)
 
     def _resume(self) -> e.AnyEvent | None:
-        return e.ResumeWanted(self.rng.choice(HOLDERS))
+        return e.ResumeWanted(self.pick(HOLDERS))
 
     def _some_devices(self) -> tuple[int, ...]:
         count = 2 * self.habits.engines
@@ -328,7 +338,7 @@ class Player:
     # versions and batches
 
     def _publish(self) -> e.AnyEvent | None:
-        if self.habits.fair and not self._current_batches():
+        if self.habits.fair and self.book.delivered_at < self.book.version:
             return None
         # the same version may be announced twice
         new = self.habits.fair or self.rng.random() < 0.9
@@ -336,23 +346,19 @@ class Player:
 
     def _want(self) -> e.AnyEvent | None:
         rng, book = self.rng, self.book
-        consumer, mode = rng.choice([*self.habits.consumers.items()])
+        consumer, mode = self.pick([*self.habits.consumers.items()])
         if consumer in book.waiting:
             return None
         pending = [batch for batch in book.batches.values() if batch.consumer == consumer]
         if self.habits.fair:
-            if self._current_batches():
+            if self.book.delivered_at == self.book.version:
                 return None
             return self._ask(consumer, mode, self.settings.of(mode).batch_size)
         if pending and rng.random() < 0.3:
-            batch = rng.choice(pending)
+            batch = self.pick(pending)
             n = book.wanted[batch.batch] if rng.random() < 0.8 else self._some_size(mode)
             return e.BatchWanted(consumer, mode, n, batch.step)
         return self._ask(consumer, mode, self._some_size(mode))
-
-    def _current_batches(self) -> list[int]:
-        """Batches that a fair trainer has not yet turned into a version; it publishes that before anything else."""
-        return [batch.batch for batch in self.book.batches.values() if batch.version == self.book.version]
 
     def _ask(self, consumer: str, mode: Mode, n: int) -> e.BatchWanted:
         self.steps[consumer] += 1
@@ -364,19 +370,17 @@ class Player:
         if luck < 0.7:
             return settings.batch_size
         if luck < 0.75:
-            return rng.choice((ALL, 0, -2, settings.group_size + 1))
+            return self.pick((ALL, 0, -2, settings.group_size + 1))
         return settings.group_size * rng.randint(1, settings.batch_groups + 1)
 
     def _withdraw(self) -> e.AnyEvent | None:
-        consumer = self.rng.choice([*self.habits.consumers])
+        consumer = self.pick([*self.habits.consumers])
         return e.WantWithdrawn(consumer)
 
     def _train(self) -> e.AnyEvent | None:
         if not self.book.batches:
             return None
-        batch = self.rng.choice([*self.book.batches.values()])
-        if self.habits.fair and batch.version == self.book.version:
-            return None
+        batch = self.pick([*self.book.batches.values()])
         self.trained.append(batch.batch)
         del self.trained[:-9]
         return e.BatchTrained(batch.batch)
@@ -397,7 +401,7 @@ class Player:
 
     def _illegal(self) -> e.AnyEvent | None:
         """Something that cannot have happened: it raises, and the walk goes on as if it had not been said."""
-        event = self.rng.choice(self.impossible_events())
+        event = self.pick(self.impossible_events())
         try:
             self.machine.step(event, self.now)
         except IllegalEvent:
@@ -476,7 +480,7 @@ class Player:
             options.append(e.AttemptEnded(running.id, Finished(score, 10, self._first_token(running))))
         possible = [option for option in options if option is not None]
         if possible:
-            return self.rng.choice(possible)
+            return self.pick(possible)
         due = self.machine.next_deadline
         assert due is not None, f"silent stall: {self.machine.why_waiting(consumer)}"
         self.now = max(self.now, due)

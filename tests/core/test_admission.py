@@ -1,7 +1,6 @@
 """What may begin, and when: the staleness cap, lanes that do not collect ahead, refusals."""
 
 import pytest
-
 from tests.core.given import (
     complete,
     delivered,
@@ -15,7 +14,8 @@ from tests.core.given import (
     staffed,
     wanted,
 )
-from windrow.core.commands import FetchTask
+
+from windrow.core.commands import FetchTask, RetireBatch
 from windrow.core.events import BatchTrained, VersionPublished, WantWithdrawn, WorkerJoined
 from windrow.errors import Refused
 
@@ -59,8 +59,25 @@ def test_a_want_is_answered_without_workers_or_engines():
 
 def test_delivered_groups_count_until_they_are_trained():
     made = opened(size=1, batch=2, staleness=0.5)
-    assert complete(made, 0, 1) != []
-    assert made.step(BatchTrained(0))[1:] == [FetchTask("train", "", 2)]
+    complete(made, 0, 1)
+    assert made.step(VersionPublished(1, loaded=True)) == []
+    assert made.step(BatchTrained(0)) == [RetireBatch(0), FetchTask("train", "", 2)]
+
+
+def test_trained_groups_count_until_they_have_led_to_a_new_version():
+    """What would begin now would begin under weights that are about to be replaced."""
+    made = opened(size=1, batch=2, staleness=0.5)
+    complete(made, 0, 1)
+    assert made.step(BatchTrained(0)) == [RetireBatch(0)]
+    assert made.step(VersionPublished(1, loaded=True)) == [FetchTask("train", "", 2)]
+
+
+def test_while_somebody_waits_trained_groups_do_not_count():
+    """No new version may be coming."""
+    made = opened(size=1, batch=2, staleness=0.5)
+    complete(made, 0, 1)
+    made.step(BatchTrained(0))
+    assert made.step(wanted(2, step=1)) == [FetchTask("train", "", 2)]
 
 
 def test_an_incomplete_group_does_not_make_room():
@@ -76,9 +93,8 @@ def test_a_larger_want_raises_the_batch_size_for_good():
     made = opened(size=1, batch=2, staleness=1.0)
     assert fetched(made.step(wanted(3))) == 2  # cap 6 instead of 4
     made.step(wanted(2))
-    complete_all = complete(made, 0, 1)
-    assert delivered(complete_all) == [(0, 1)]
-    assert fetched(made.step(BatchTrained(0))) == 2
+    assert delivered(complete(made, 0, 1)) == [(0, 1)]
+    assert fetched(made.steps(BatchTrained(0), VersionPublished(1, loaded=True))) == 2
 
 
 def test_a_smaller_want_leaves_the_batch_size():

@@ -1,7 +1,6 @@
 """Who gets which groups, what may be handed over again, and when it ends."""
 
 import pytest
-
 from tests.core.given import (
     complete,
     delivered,
@@ -16,6 +15,7 @@ from tests.core.given import (
     staffed,
     wanted,
 )
+
 from windrow.core.commands import CancelAttempt, DeliverBatch, DropGroup, EndBatches, FetchTask, RetireBatch
 from windrow.core.delivery import OVER
 from windrow.core.events import BatchTrained, GroupJudged, SourceEnded, VersionPublished, WantWithdrawn
@@ -129,7 +129,8 @@ def test_a_smaller_step_acknowledges_nothing():
 def test_a_trained_batch_is_acknowledged():
     made = opened(size=1, batch=2)
     complete(made, 0, 1)
-    assert made.step(BatchTrained(0)) == [RetireBatch(0), FetchTask("train", "", 2)]
+    assert made.step(BatchTrained(0)) == [RetireBatch(0)]
+    assert made.ledgers["train"].groups.trained == 2
 
 
 def test_a_doubled_acknowledgement_is_harmless():
@@ -137,14 +138,14 @@ def test_a_doubled_acknowledgement_is_harmless():
     complete(made, 0, 1)
     made.step(BatchTrained(0))
     assert made.step(BatchTrained(0)) == []
-    assert made.step(wanted(2, step=1)) == []
+    assert made.step(wanted(2, step=1)) == [FetchTask("train", "", 2)]
 
 
 def test_an_acknowledged_step_that_is_asked_for_again_is_a_new_batch():
     made = opened(size=1, batch=1)
     complete(made, 0)
     made.step(BatchTrained(0))
-    assert fetched(made.step(wanted(1))) == 0
+    assert made.step(wanted(1)) == [FetchTask("train", "", 1)]
     feed(made, 1)
     assert only(complete(made, 1), DeliverBatch)[0].batch == 1
 
@@ -338,6 +339,16 @@ def test_drop_leaves_delivered_groups_alone():
     made, _ = hard("drop")
     made.step(VersionPublished(5, loaded=True))
     assert made._books.groups[4].state == "delivered"
+
+
+@pytest.mark.parametrize("on_stale", ["wait", "drop"])
+@pytest.mark.parametrize("reported", [progressed(0, 0, 1, 0), ended(0, 0, version=0)])
+def test_a_group_that_turns_out_to_be_too_old_is_dropped(on_stale, reported):
+    """Granted under version 2, with a token of version 0 and a bound of one version."""
+    made = opened(size=2, batch=2, staleness=1.0, on_stale=on_stale, tasks=0)
+    made.step(VersionPublished(2, loaded=True))
+    feed(made, 1)
+    assert only(made.step(reported), DropGroup) == [DropGroup(0, "stale")]
 
 
 def test_keep_keeps_what_is_old():

@@ -1,8 +1,8 @@
 """Shrink and expand: whole or not at all."""
 
 import pytest
-
 from tests.core.given import complete, machine, only, opened, refusal, serving
+
 from windrow.core.commands import GrantLease, LoadWeights, MoveAttempt, ReleaseEngine, RestoreEngine
 from windrow.core.events import (
     EngineAssigned,

@@ -1,8 +1,8 @@
 """Engines: who serves, who is behind, who is chosen, and what happens to attempts when one goes."""
 
 import pytest
-
 from tests.core.given import Checked, complete, ended, feed, machine, only, opened, played, queued, serving, wanted
+
 from windrow.core.commands import GrantLease, LoadWeights, MoveAttempt
 from windrow.core.events import (
     EngineAssigned,
@@ -299,16 +299,16 @@ def test_a_new_version_does_not_disturb_an_engine_set_aside_for_validation():
 
 
 def test_the_list_of_engines_does_not_grow_with_the_work_done():
-    made = opened(size=1, batch=151, slots=150, tasks=150)
-    complete(made, *range(150))
+    made = opened(size=1, batch=81, slots=80, tasks=80)
+    complete(made, *range(80))
     feed(made, 1)
     assert len(made._books.engines.heaps[None]) == 1
 
 
 def test_the_list_of_groups_does_not_grow_with_the_work_done():
-    made = queued(size=200, batch=200)
+    made = queued(size=100, batch=100)
     made.step(WorkerJoined("w0", 1))
-    for index in range(150):
+    for index in range(90):
         made.step(ended(0, index), float(index + 1) ** 1.5)
     queue = made._books.lanes["train"].queues[""]
     assert len(queue.heap) <= 2 * queue.size + 64

@@ -1,7 +1,6 @@
 """Failures: budgets, back-off, quarantine and the breaker."""
 
 import pytest
-
 from tests.core.given import (
     complete,
     delivered,
@@ -15,6 +14,7 @@ from tests.core.given import (
     staffed,
     wanted,
 )
+
 from windrow.core.commands import CancelAttempt, DropGroup, FetchTask, Halt, RefuseBatch
 from windrow.core.events import (
     BreakerReset,
@@ -185,6 +185,14 @@ def test_the_breaker_stays_closed_below_its_share():
 def test_what_lies_beyond_the_window_does_not_count():
     made = failing(2, env_retries=9)
     made.steps(ended(1, 0), ended(2, 0), ended(3, 0))  # window: fault 1, and three successes
+    assert made.halted == ""
+    assert made._books.faults.failed == 1
+
+
+def test_the_window_forgets_the_oldest_first():
+    """Of ok, failed, ok, ok, failed the last three hold one failure."""
+    made = opened(size=1, batch=6, slots=6, breaker_window=3, backoff_s=0.0)
+    made.steps(ended(0, 0), failed(1, 0), ended(2, 0), ended(3, 0), failed(4, 0))
     assert made.halted == ""
     assert made._books.faults.failed == 1
 

@@ -1,8 +1,8 @@
 """Which complete groups are used, what replaces the others, and when the filter has had enough rounds."""
 
 import pytest
-
 from tests.core.given import complete, delivered, ended, feed, fetched, only, opened, refusal, wanted
+
 from windrow.core.commands import DeliverBatch, DropGroup, FetchTask, JudgeGroup, RefuseBatch
 from windrow.core.events import GroupJudged, SourceEnded, VersionPublished
 from windrow.errors import IllegalEvent

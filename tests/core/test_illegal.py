@@ -1,8 +1,8 @@
 """Events that cannot have happened raise with the story, and change nothing."""
 
 import pytest
-
 from tests.core.given import complete, ended, failed, opened, progressed, refusal, staffed, wanted
+
 from windrow.core.events import (
     BatchTrained,
     EngineAssigned,

@@ -1,8 +1,8 @@
 """Training and validation on one set of workers and engines."""
 
 import pytest
-
 from tests.core.given import Checked, complete, ended, feed, fetched, only, played, serving, wanted
+
 from windrow.core.commands import DeliverBatch, DropGroup, GrantLease
 from windrow.core.events import EngineAssigned, EngineJoined, SourceEnded, VersionPublished, WorkerJoined
 from windrow.core.settings import ModeSettings, Settings

@@ -1,7 +1,10 @@
 """Which attempt a free slot plays next."""
 
-from tests.core.given import ended, feed, machine, opened, played, queued, serving, staffed, wanted
+from tests.core.given import ended, feed, machine, only, opened, played, queued, serving, staffed, wanted
+
+from windrow.core.commands import GrantLease
 from windrow.core.events import BatchTrained, TaskArrived, WorkerJoined
+from windrow.core.ordering import REMEMBERED_TASKS
 
 
 def test_synchronous_probes_every_group_before_any_sibling():
@@ -78,6 +81,18 @@ def test_a_task_without_a_name_leaves_no_history():
     assert made._books.lengths.seconds == {}
 
 
+def test_the_task_that_was_played_longest_ago_is_forgotten_first():
+    made = learnt()
+    known = made._books.lengths.seconds
+    known.update((f"task {number}", 1.0) for number in range(REMEMBERED_TASKS - 3))
+    made.step(wanted(2, step=1))
+    made.steps(TaskArrived("train", 2, task="new"), TaskArrived("train", 3, task="newer"))
+    made.step(ended(2, 0), 10.0)
+    assert (len(known), "quick" in known) == (REMEMBERED_TASKS, True)
+    made.step(ended(3, 0), 10.0)
+    assert (len(known), "quick" in known, "slow" in known) == (REMEMBERED_TASKS, False, True)
+
+
 def test_with_a_bound_begun_groups_come_before_new_ones():
     made = queued(size=3, batch=3, staleness=1.0)
     assert played(made.step(WorkerJoined("w0", 2))) == ["g0.a0", "g0.a1"]
@@ -116,13 +131,13 @@ def test_spares_come_last_in_order_of_arrival_too():
 def test_workers_are_filled_in_turn():
     made = machine(size=4, batch=4)
     made.steps(*serving("e0"), wanted(4), WorkerJoined("w0", 2), WorkerJoined("w1", 2))
-    assert [lease.worker for lease in feed(made, 1)] == ["w0", "w1", "w0", "w1"]
+    assert [lease.worker for lease in only(feed(made, 1), GrantLease)] == ["w0", "w1", "w0", "w1"]
 
 
 def test_a_task_plays_only_where_its_kind_is_hosted():
     made = machine(size=1, batch=3)
     made.steps(*serving("e0"), wanted(3), WorkerJoined("w0", 9, ("maze",)), WorkerJoined("w1", 9, ("maze", "shop")))
-    assert [lease.worker for lease in feed(made, 2, kind="shop")] == ["w1", "w1"]
+    assert [lease.worker for lease in only(feed(made, 2, kind="shop"), GrantLease)] == ["w1", "w1"]
     assert feed(made, 1, kind="chess") == []
     assert "no free slot for kinds ['chess']" in made.why_waiting("trainer")
 

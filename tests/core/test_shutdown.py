@@ -1,6 +1,7 @@
 """Shutdown is a path, not an accident."""
 
-from tests.core.given import complete, ended, failed, feed, only, opened, progressed, staffed, wanted
+from tests.core.given import complete, ended, failed, only, opened, progressed, staffed, wanted
+
 from windrow.core.commands import CancelAttempt, DropGroup, EndBatches, RetireBatch
 from windrow.core.delivery import CLOSED
 from windrow.core.events import (
@@ -86,10 +87,17 @@ def test_shutting_down_twice_is_harmless():
     assert made.step(ShutdownWanted()) == []
 
 
-def test_groups_that_were_set_aside_are_dropped_too():
+def test_groups_that_were_carried_over_are_dropped_too():
     made = opened(size=1, batch=1, tail=1.0, slots=1)
     complete(made, 0)
     assert [*made._books.lanes["train"].carried] == [1]
+    assert made.step(ShutdownWanted()) == [DropGroup(1, "shutdown")]
+
+
+def test_groups_that_wait_for_a_tail_round_are_dropped_too():
+    made = opened(size=1, batch=1, tail=1.0, slots=2)
+    complete(made, 0)
+    assert [*made._books.lanes["train"].aside] == [1]
     assert made.step(ShutdownWanted()) == [DropGroup(1, "shutdown")]
 
 
@@ -99,4 +107,3 @@ def test_waste_is_booked_as_cancelled():
     made.step(ShutdownWanted(), 3.0)
     waste = made.ledgers["train"].waste["cancelled"]
     assert (waste.attempts, waste.tokens, waste.seconds) == (2, 40, 6.0)
-    assert feed(made, 0) == []

@@ -1,6 +1,20 @@
 """Spares are cancelled at once, and whatever is heard of a forgotten attempt is only counted."""
 
-from tests.core.given import (but_not, complete, delivered, ended, failed, feed, only, opened, played, progressed, queued, wanted)
+from tests.core.given import (
+    but_not,
+    complete,
+    delivered,
+    ended,
+    failed,
+    feed,
+    only,
+    opened,
+    played,
+    progressed,
+    queued,
+    wanted,
+)
+
 from windrow.core.commands import CancelAttempt, DeliverBatch, GrantLease
 from windrow.core.events import AttemptEnded, TimePassed, WorkerJoined
 from windrow.types import AttemptId, Finished

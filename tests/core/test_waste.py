@@ -1,6 +1,7 @@
 """What became of everything: waste by cause in attempts, tokens and seconds, and ledgers that balance."""
 
 from tests.core.given import complete, ended, failed, only, opened, progressed, wanted
+
 from windrow.core.commands import DeliverBatch
 from windrow.core.events import BatchTrained, TimePassed, VersionPublished, WorkerLost
 from windrow.core.ledger import Waste

@@ -106,7 +106,7 @@ def _best_of(books: Books, lane: Lane) -> Rank | None:
     for kind, queue in lane.queues.items():
         if queue.size and books.workers.can_play(kind):
             top = queue.best(books.groups)
-            if top is not None and (best is None or top < best):
+            if best is None or top < best:
                 best = top
     return best
 
@@ -120,7 +120,7 @@ def room(books: Books, lane: Lane) -> int:
         return _ceiling(books, lane) - lane.alive - asked
     if lane.settings.tail:
         return _round_groups(lane) - lane.alive - asked
-    return lane.cap - lane.alive - lane.untrained - asked
+    return lane.cap - lane.alive - lane.spent - asked
 
 
 def _ceiling(books: Books, lane: Lane) -> int:
@@ -138,14 +138,14 @@ def _ceiling(books: Books, lane: Lane) -> int:
 
 def _round_groups(lane: Lane) -> int:
     """Groups that are in play at once in this round."""
-    if lane.untrained:
+    if lane.spent:
         return 0
     return lane.batch_groups if lane.round == "tail" else ceil(lane.batch_groups * (1.0 + lane.settings.tail))
 
 
 def _continue_round(books: Books, lane: Lane) -> None:
     """Begin the next round when the last one is trained on, and put into play what this one may take from stock."""
-    if not lane.alive and not lane.untrained:
+    if not lane.alive and not lane.spent:
         gathered = len(lane.aside) >= lane.batch_groups
         lane.round = "tail" if gathered or lane.tags.ended else "fresh"
     if lane.wants_all:
@@ -155,7 +155,7 @@ def _continue_round(books: Books, lane: Lane) -> None:
     if lane.round == "tail":
         _reopen(books, lane, lane.aside, room(books, lane))
     _reopen(books, lane, lane.carried, room(books, lane))
-    if lane.tags.ended and not lane.untrained:
+    if lane.tags.ended and not lane.spent:
         # no source fills this batch any more, so it takes what is left of the long ones
         _reopen(books, lane, lane.aside, lane.batch_groups - lane.alive)
 

@@ -41,7 +41,8 @@ class Lane:
         self.batch_groups = settings.batch_groups  # raised to the largest batch ever wanted
         self.opened = False  # somebody has asked for a batch
         self.delivered_now = 0  # groups delivered at this version
-        self.loose_versions = 0  # versions published while no full batch was in training: the mean lag is not bounded
+        self.trained_now = 0  # groups delivered at this version and acknowledged before the next was published
+        self.loose_versions = 0  # publications at which more groups grew older than the mean lag allows for
         self.rejected = 0  # groups that the filter rejected since the last batch
         self.wants: dict[str, Want] = {}  # by consumer, in order of asking
         self.aside: dict[int, None] = {}  # long groups that wait for a tail round, in order
@@ -52,6 +53,15 @@ class Lane:
     def cap(self) -> int:
         """Groups that may be admitted and not yet trained on."""
         return admission_cap(self.settings, self.batch_groups)
+
+    @property
+    def spent(self) -> int:
+        """Groups that count against the cap without being in play.
+
+        What was trained on but led to no new version yet counts too, or its successors would begin under weights that
+        are about to be replaced; but not while somebody waits, for then no new version may be coming.
+        """
+        return self.untrained if self.wants else self.untrained + self.trained_now
 
     @property
     def wants_all(self) -> bool:

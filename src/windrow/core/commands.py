@@ -65,6 +65,13 @@ class DropGroup(Command, frozen=True):
     why: Reason
 
 
+class ResetGroup(Command, frozen=True):
+    """Forget what was collected for a group; it is played again from its beginning, later."""
+
+    group: int
+    why: Reason
+
+
 class DeliverBatch(Command, frozen=True):
     """Hand a batch to a consumer; the same batch may be handed over again until it is acknowledged."""
 
@@ -152,6 +159,7 @@ AnyCommand = (
     | MoveAttempt
     | JudgeGroup
     | DropGroup
+    | ResetGroup
     | DeliverBatch
     | RetireBatch
     | EndBatches

@@ -9,7 +9,7 @@ batch goes out short or is refused.
 
 from windrow.core.batches import ALL, Batch, Want
 from windrow.core.books import Books, Lane
-from windrow.core.commands import DeliverBatch, EndBatches, RefuseBatch, RetireBatch
+from windrow.core.commands import DeliverBatch, EndBatches, RefuseBatch, ResetGroup, RetireBatch
 from windrow.core.events import BatchWanted
 from windrow.core.groups import Group
 from windrow.core.lifecycle import drop_group, empty, unready
@@ -35,9 +35,11 @@ def want(books: Books, event: BatchWanted) -> None:
     lane.opened = True
     if event.n != ALL:
         lane.batch_groups = max(lane.batch_groups, event.n // lane.size)
-    for other in books.lanes.values():
-        other.wants.pop(event.consumer, None)
-    lane.wants[event.consumer] = Want(event.consumer, event.n, event.step, books.now)
+    known = lane.wants.get(event.consumer)
+    if known is None or (known.n, known.step) != (event.n, event.step):  # else it asks again and keeps its place
+        for other in books.lanes.values():
+            other.wants.pop(event.consumer, None)
+        lane.wants[event.consumer] = Want(event.consumer, event.n, event.step, books.now)
     books.look_for_batches = books.look_for_room = True
 
 
@@ -65,6 +67,8 @@ def retire(books: Books, batch: Batch) -> None:
         group = books.groups.pop(number)
         lane.tags.settle(group.tag, used=True)
     lane.untrained -= len(batch.groups)
+    if batch.version == books.version:
+        lane.trained_now += len(batch.groups)
     lane.ledger.groups.train(len(batch.groups))
     lane.ledger.attempts.train(len(batch.attempts))
     books.out.append(RetireBatch(batch.id))
@@ -82,11 +86,17 @@ def deliver(books: Books, lane: Lane) -> None:
             _serve(books, lane, waiting)
 
 
-def drop_stale(books: Books, lane: Lane) -> None:
-    """A new version is out: groups that can never be delivered within a hard bound are useless now."""
-    if lane.opened and lane.untrained < lane.batch_groups:
+def grow_older(lane: Lane, versions: int) -> None:
+    """New versions are out, perhaps none."""
+    if not versions:
+        return
+    if versions * sum(lane.begun.values()) > lane.settings.staleness * lane.delivered_now:
         lane.loose_versions += 1
-    lane.delivered_now = 0
+    lane.delivered_now = lane.trained_now = 0
+
+
+def drop_stale(books: Books, lane: Lane) -> None:
+    """Groups that can never be delivered within a hard bound are useless."""
     if lane.limit is None:
         return
     oldest = books.version - lane.limit
@@ -192,6 +202,8 @@ def _end_round(books: Books, lane: Lane) -> None:
         if group.state == "ready":
             unready(lane, group)
         group.state = "aside"
+        if begun:
+            books.out.append(ResetGroup(group.id, "tail"))
         empty(books, group, "tail")
         (lane.aside if begun else lane.carried)[group.id] = None
         lane.alive -= 1

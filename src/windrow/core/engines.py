@@ -100,10 +100,10 @@ class EngineBook:
         if len(heap) > 2 * len(self.table) + SLACK:
             self.rebuild(mode)
         while heap:
-            load, _, name = heap[0]
+            load, joined, name = heap[0]
             engine = self.table.get(name)
-            if engine is None or engine.posted != load or engine.mode != mode:
-                heappop(heap)
+            if engine is None or (engine.posted, engine.joined, engine.mode) != (load, joined, mode):
+                heappop(heap)  # it is gone, or listed elsewhere or with another load since
             elif engine.state != "serving" or not self.is_current(engine):
                 engine.posted = -1.0
                 heappop(heap)

@@ -198,7 +198,10 @@ class WantWithdrawn(Event, frozen=True):
 
 
 class BatchTrained(Event, frozen=True):
-    """A delivered batch was used; it will not be asked for again."""
+    """A delivered batch was used; it will not be asked for again.
+
+    It makes room for new groups when the version that it led to is published, or when somebody waits.
+    """
 
     batch: int
 

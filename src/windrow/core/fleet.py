@@ -170,8 +170,7 @@ def _serve_or_load(books: Books, engine: Engine) -> None:
         books.out.append(LoadWeights(engine.id, book.version))
         return
     book.post(engine)
-    for attempt_id in sorted(books.homeless):
-        _rehouse(books, attempt_id)
+    rehouse(books)
     if engine.fresh:
         engine.fresh = False
         _take_share(books, engine)
@@ -206,11 +205,13 @@ def _evict(books: Books, engine: Engine, modes: tuple[Mode, ...]) -> None:
             _move(books, attempt, target, source=engine)
 
 
-def _rehouse(books: Books, attempt_id: AttemptId) -> None:
-    target = books.engines.choose(books.groups[attempt_id.group].mode, "")
-    if target is not None:
-        del books.homeless[attempt_id]
-        _move(books, _attempt(books, attempt_id), target)
+def rehouse(books: Books) -> None:
+    """Find engines for the attempts that have none."""
+    for attempt_id in sorted(books.homeless):
+        target = books.engines.choose(books.groups[attempt_id.group].mode, "")
+        if target is not None:
+            del books.homeless[attempt_id]
+            _move(books, _attempt(books, attempt_id), target)
 
 
 def _move(books: Books, attempt: Attempt, target: Engine | None, source: Engine | None = None) -> None:

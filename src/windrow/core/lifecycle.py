@@ -147,7 +147,7 @@ def _retry_or_give_up(books: Books, lane: Lane, group: Group, failed: AttemptId,
     verdict = books.faults.verdict(group, blame)
     if verdict is not None:
         if verdict == "poisoned":
-            books.faults.bury(group, group.last_failure, books.now)
+            _quarantine(books, group)
         drop_group(books, group, verdict)
         return
     rest_s = books.faults.rest_s(group)
@@ -155,6 +155,15 @@ def _retry_or_give_up(books: Books, lane: Lane, group: Group, failed: AttemptId,
         group.resting.append(failed.index)
         heappush(books.rests, (books.now + rest_s, group.id, failed.index))
     books.requeue(lane, group)
+
+
+def _quarantine(books: Books, group: Group) -> None:
+    """Bury a group's task, and whatever else is being played of it."""
+    books.faults.bury(group, group.last_failure, books.now)
+    for other in [*books.groups.values()] if group.task else []:
+        alike = other.task == group.task and other.state != "delivered"
+        if alike and other is not group:
+            drop_group(books, other, "poisoned")
 
 
 def throw_away(books: Books, lane: Lane, group: Group, attempt: Attempt, why: Reason, *, tell: bool = True) -> None:
@@ -165,9 +174,10 @@ def throw_away(books: Books, lane: Lane, group: Group, attempt: Attempt, why: Re
         group.finished -= 1
         seconds = attempt.seconds
     else:
+        reachable = attempt.worker in books.workers.table  # before a leaving worker loses its last attempt
         _vacate(books, lane, group, attempt)
         seconds = books.now - attempt.granted_at
-        if tell and attempt.worker in books.workers.table:
+        if tell and reachable:
             books.out.append(CancelAttempt(attempt.id, attempt.worker, why))
     lane.ledger.throw_away(why, attempt.tokens, seconds)
 

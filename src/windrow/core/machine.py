@@ -59,7 +59,7 @@ from windrow.core.events import (
 )
 from windrow.core.faults import DeadLetter
 from windrow.core.ledger import Ledger
-from windrow.core.settings import Settings
+from windrow.core.settings import Settings, checked
 from windrow.errors import IllegalEvent, Refused
 from windrow.types import Mode
 
@@ -71,7 +71,7 @@ class Machine:
     """One rollout scheduler: facts in, orders out."""
 
     def __init__(self, settings: Settings | None = None, *, books: Books | None = None) -> None:
-        self._books = books or Books(settings or Settings())
+        self._books = books or Books(checked(settings or Settings()))
 
     def step(self, event: AnyEvent, now: float) -> list[AnyCommand]:
         """Take one fact in and say what must be done about it."""
@@ -245,12 +245,13 @@ class Machine:
         books = self._books
         if event.version < books.version:
             raise IllegalEvent(f"version went back from {books.version} to {event.version}")
-        new = event.version > books.version
+        jump = event.version - books.version
         books.version = event.version
         fleet.publish(books, event)
-        if new:
-            for lane in books.lanes.values():
-                delivery.drop_stale(books, lane)
+        for lane in books.lanes.values():
+            delivery.grow_older(lane, jump)
+            delivery.drop_stale(books, lane)
+        fleet.rehouse(books)
         books.look_everywhere()
 
     def _shut_down(self) -> None:
@@ -269,8 +270,8 @@ class Machine:
         if books.look_for_batches:
             books.look_for_batches = False
             for lane in books.lanes.values():
-                if lane.wants:
-                    delivery.deliver(books, lane)
+                delivery.drop_stale(books, lane)
+                delivery.deliver(books, lane)
         if books.look_for_room:
             books.look_for_room = False
             for lane in books.lanes.values():

@@ -39,10 +39,10 @@ class Lengths(Record):
             del self.seconds[next(iter(self.seconds))]
 
     def foretell_tokens(self, group: Group) -> float:
-        """Tokens that one more attempt of this group will probably cost."""
+        """Tokens that one more attempt of this group will probably cost; at least one, so that all are spread."""
         if group.finished:
-            return group.tokens / group.finished
-        return self.tag_tokens.get(group.tag, 1.0)
+            return max(1.0, group.tokens / group.finished)
+        return max(1.0, self.tag_tokens.get(group.tag, 1.0))
 
 
 def rank(group: Group, settings: ModeSettings, lengths: Lengths) -> Rank:
@@ -80,11 +80,8 @@ class RankedQueue:
             group.rank = None
             self.size -= 1
 
-    def best(self, groups: dict[int, Group]) -> Rank | None:
-        """The rank of the first group; its last part is the group's number."""
-        if not self.size:
-            self.heap.clear()
-            return None
+    def best(self, groups: dict[int, Group]) -> Rank:
+        """The rank of the first of at least one queued groups; its last part is the group's number."""
         heap = self.heap
         if len(heap) > 2 * self.size + SLACK:
             self._rebuild(groups)

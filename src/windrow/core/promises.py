@@ -14,7 +14,6 @@ from windrow.core.delivery import forces_nobody
 from windrow.core.groups import Attempt, Group
 from windrow.core.stories import obstacles, tell
 from windrow.errors import InternalError
-from windrow.types import AttemptId
 
 
 def check(books: Books) -> None:
@@ -138,6 +137,7 @@ def _fresh_enough(books: Books, lane: Lane, groups: list[Group]) -> None:
 
 def _delivered(books: Books, lane: Lane) -> None:
     _demand(4, not (books.closed and lane.wants), "somebody waits for a machine that was shut down")
+    _demand(8, not (books.faults.halted and lane.wants), "somebody waits for a machine that has halted")
     for want in lane.wants.values():
         if want.n == ALL:
             _demand(4, not lane.is_dry, f"everything is there for {want.consumer!r} and is not delivered")
@@ -224,13 +224,11 @@ def _workers_hold(books: Books) -> None:
 
 def _engines_hold(books: Books) -> None:
     for engine in books.engines.table.values():
-        works: dict[AttemptId, float] = {}
-        for attempt_id in engine.attempts:
-            attempt = books.attempt(attempt_id)
-            _demand(7, attempt is not None, f"engine {engine.id} serves {attempt_id}, which is forgotten")
-            works[attempt_id] = 0.0 if attempt is None else attempt.work
-        total = sum(works.values())
+        total = sum(books.groups[name.group].attempts[name.index].work for name in engine.attempts)
         same = isclose(engine.work, total, rel_tol=1e-6, abs_tol=1e-6)
         _demand(7, same, f"engine {engine.id} has work {engine.work}, counted {total}")
         for holder in books.holds:
             _demand(9, holder in engine.holds, f"engine {engine.id} escaped the hold of {holder!r}")
+        for name in books.homeless:
+            mode = books.groups[name.group].mode
+            _demand(7, not books.engines.is_usable(engine, mode), f"{name} has no engine and {engine.id} is usable")

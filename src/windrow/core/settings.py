@@ -7,7 +7,7 @@ Promises: settings never change while a machine lives; whatever follows from oth
 from typing import Annotated, Literal
 
 from windrow.errors import ConfigError
-from windrow.types import Meta, Mode, Value
+from windrow.types import Meta, Mode, Value, from_bytes, to_bytes
 
 OnStale = Literal["wait", "keep", "drop"]
 Filter = Literal["none", "varied", "external"]
@@ -137,6 +137,14 @@ class Settings(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def of(self, mode: Mode) -> ModeSettings:
         """The settings of one mode."""
         return self.train if mode == "train" else self.val
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings, with every value within its limits and of its type; those made in Python were not checked."""
+    try:
+        return from_bytes(to_bytes(settings), Settings)
+    except ValueError as error:
+        raise ConfigError(f"settings: {error}") from error
 
 
 def nearest_sizes(n: int, group_size: int) -> str:

@@ -35,6 +35,7 @@ class LaneState(Record, kw_only=True):
     alive: int
     untrained: int
     batch_groups: int
+    trained_now: int
     loose_versions: int
     opened: bool
     delivered_now: int
@@ -144,6 +145,7 @@ def _save_lane(lane: Lane) -> LaneState:
         alive=lane.alive,
         untrained=lane.untrained,
         batch_groups=lane.batch_groups,
+        trained_now=lane.trained_now,
         loose_versions=lane.loose_versions,
         opened=lane.opened,
         delivered_now=lane.delivered_now,
@@ -164,6 +166,7 @@ def _load_lane(lane: Lane, state: LaneState) -> None:
     lane.alive, lane.untrained = state.alive, state.untrained
     lane.batch_groups, lane.loose_versions = state.batch_groups, state.loose_versions
     lane.opened, lane.delivered_now, lane.rejected = state.opened, state.delivered_now, state.rejected
+    lane.trained_now = state.trained_now
     lane.wants = {want.consumer: want for want in state.wants}
     lane.aside, lane.carried = dict.fromkeys(state.aside), dict.fromkeys(state.carried)
     lane.round = state.round

@@ -12,6 +12,7 @@ from windrow.core.commands import (
     GrantLease,
     JudgeGroup,
     MoveAttempt,
+    ResetGroup,
 )
 from windrow.core.events import AnyEvent, AttemptEnded, AttemptProgressed, GroupJudged
 from windrow.core.groups import Attempt, Group
@@ -22,17 +23,15 @@ def tell(books: Books, number: int, index: int | None = None) -> str:
     """What is known of a group, or of one of its attempts."""
     group = books.groups.get(number)
     if group is None:
-        return (
-            f"g{number} is forgotten: it was trained on or dropped"
-            if number < books.next_group
-            else f"g{number} never was"
-        )
+        was = 0 <= number < books.next_group
+        return f"g{number} is forgotten: it was trained on or dropped" if was else f"g{number} never was"
     if index is None:
         return "\n".join([_of_group(books, group), *(_of_attempt(books, a) for _, a in sorted(group.attempts.items()))])
     attempt = group.attempts.get(index)
     if attempt is not None:
         return _of_attempt(books, attempt)
-    return f"  g{number}.a{index} is forgotten" if index < group.next_index else f"  g{number}.a{index} never was"
+    was = 0 <= index < group.next_index
+    return f"  g{number}.a{index} is forgotten" if was else f"  g{number}.a{index} never was"
 
 
 def about(books: Books, event: AnyEvent) -> str:
@@ -161,6 +160,8 @@ def _ordered(command: AnyCommand, number: int) -> str:
             return f"g{number} complete, given to the filter"
         case DropGroup(group=group, why=why) if group == number:
             return f"g{number} dropped: {why}"
+        case ResetGroup(group=group, why=why) if group == number:
+            return f"g{number} set aside, to be played again: {why}"
         case DeliverBatch(groups=groups) if number in groups:
             lag = command.lags[groups.index(number)]
             return f"g{number} delivered to {command.consumer} in batch {command.batch}, lag {lag}"

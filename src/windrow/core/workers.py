@@ -107,7 +107,7 @@ class WorkerBook:
         while self.beats and self.beats[0][0] <= now:
             due, name = heappop(self.beats)
             worker = self.table.get(name)
-            if worker is None or worker.watch_at != due:
+            if worker is None or worker.watch_at != due or name in lost:
                 continue  # it is gone, or joined again and is watched anew
             if worker.beat_at + self.beat_s <= now:
                 lost.append(name)

@@ -41,9 +41,9 @@ class Pace(Value, frozen=True):
             read_cost=engines.base_tokens_per_s / engines.prefill_tokens_per_s,
         )
 
-    def speed(self, running: float) -> float:
-        """Tokens per second of each of so many requests."""
-        return 1.0 / (self.alone_s + (running - 1.0) * self.neighbour_s)
+    def token_s(self, running: float) -> float:
+        """Seconds per token of each of so many requests."""
+        return self.alone_s + (running - 1.0) * self.neighbour_s
 
 
 class Request(Record):
@@ -174,8 +174,8 @@ class Engine:
         passed = now - self._looked_at
         self._looked_at = now
         if passed > 0.0 and self.running and self.is_moving and self.pace is not None:
-            self._work += passed * self.pace.speed(self.running)
-            self.busy_s += passed * min(self.running, self.capacity)
+            self._work += passed / self.pace.token_s(self.running)
+            self.busy_s += passed * (min(self.capacity, self.running))
 
     def _answer_at_once(self, request: Request) -> None:
         if request.is_running:
@@ -189,7 +189,8 @@ class Engine:
             heappop(queue)
         if not queue or not self.is_moving:
             return
-        due = self._clock.now + max(0.0, queue[0][0] - self._work) / pace.speed(self.running)
+        left = queue[0][0] - self._work
+        due = self._clock.now + left * pace.token_s(self.running) if left > 0.0 else self._clock.now
         if due < self._wake_at:
             self._wake_at = due
             self._clock.at(due, self._wake, due)

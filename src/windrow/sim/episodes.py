@@ -10,16 +10,14 @@ last turn, score.
 from collections.abc import Callable
 
 from windrow.core.commands import GrantLease
-from windrow.core.events import AnyEvent, AttemptEnded, AttemptProgressed
+from windrow.core.events import AttemptEnded, AttemptProgressed
 from windrow.sim.clock import Clock
 from windrow.sim.engines import Engine, Request
 from windrow.sim.fleet import Fleet
 from windrow.sim.ledger import Ledger
+from windrow.sim.scheduler import Tell
 from windrow.sim.workload import EpisodePlan, Workload
 from windrow.types import CAUSE_OF, AttemptId, Failed, Finished, Mode, Outcome, Reason, Record
-
-Tell = Callable[[AnyEvent], None]
-
 
 TOKENS_PER_S = 50.0
 """Tokens that a second of an episode without turns stands for."""

@@ -7,14 +7,13 @@ told to load newer ones. What the scheduler tells a dead engine is ignored; its 
 from collections.abc import Callable
 from math import log
 
-from windrow.core.events import AnyEvent, EngineJoined, EngineLost, EngineReady, EngineReleased, WeightsLoaded
+from windrow.core.events import EngineJoined, EngineLost, EngineReady, EngineReleased, WeightsLoaded
 from windrow.sim.clock import Clock
 from windrow.sim.config import SimConfig
 from windrow.sim.draws import Draws
 from windrow.sim.engines import Engine, Pace, Request
+from windrow.sim.scheduler import Tell
 from windrow.types import How
-
-Tell = Callable[[AnyEvent], None]
 
 
 class Fleet:

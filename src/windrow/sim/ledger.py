@@ -78,6 +78,8 @@ class Ledger:
         self.sums = Sums()
         self.lengths = LengthSums()
         self.groups: dict[int, OpenGroup] = {}  # all and only the begun groups that are not settled
+        self.early = 0  # of these, training groups that count for lengths
+        self.never_begun = 0  # dropped groups that had not begun, whose ordinal nobody saw
         self.occupied = 0
         self.wanted_at: float | None = None  # since when the trainer waits
 
@@ -88,6 +90,7 @@ class Ledger:
         group = self.groups.get(grant.attempt.group)
         if group is None:
             group = self.groups[grant.attempt.group] = OpenGroup(grant.ordinal, grant.mode)
+            self.early += self._counts(group)
         seat = 1 << grant.seat
         if not group.seats & seat:
             group.seats |= seat
@@ -129,9 +132,20 @@ class Ledger:
     def dropped(self, group: int, why: Reason) -> None:
         """A group will never be delivered."""
         opened = self.groups.get(group)
+        if opened is None:
+            self.never_begun += 1
         if opened is None or opened.mode == "train":
             self.sums.dropped[why] = self.sums.dropped.get(why, 0) + 1
         self._settle(group, set(), CAUSE_OF[why])
+
+    def reset(self, group: int, why: Reason) -> None:
+        """What a group has is thrown away; it is played again later."""
+        opened = self.groups.get(group)
+        if opened is None:
+            return
+        for played in opened.finished:
+            self._waste(CAUSE_OF[why], played.seconds)
+        opened.finished = []
 
     def trained(self, trajectories: int) -> None:
         """A batch was trained on."""
@@ -151,6 +165,14 @@ class Ledger:
             sums.wanted_s += passed
             sums.idle_wanted_s += passed * (self.slots - self.occupied)
 
+    @property
+    def is_settled(self) -> bool:
+        """Every group that counts for lengths was delivered or dropped."""
+        return not self.early and self.lengths.settled + self.never_begun >= self.horizon
+
+    def _counts(self, group: OpenGroup) -> bool:
+        return group.mode == "train" and group.ordinal < self.horizon
+
     def _received(self, batch: DeliverBatch) -> None:
         if self.wanted_at is not None:
             self.sums.waits_s.append(self.clock.now - self.wanted_at)
@@ -163,8 +185,9 @@ class Ledger:
         group = self.groups.pop(number, None)
         if group is None:
             return
-        counts = group.mode == "train" and group.ordinal < self.horizon
+        counts = self._counts(group)
         if counts:
+            self.early -= 1
             self.lengths.settled += 1
             self.lengths.drawn += group.seats.bit_count()
             self.lengths.drawn_length += group.drawn_length

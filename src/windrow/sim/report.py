@@ -116,6 +116,7 @@ def _bottleneck(config: SimConfig, sums: Sums, outcome: str) -> Verdict:
     idle_wanted = _ratio(sums.idle_wanted_s, slot_s)
     idle_training = 1.0 - slots_busy - idle_wanted
     trainer_busy = 1.0 - _ratio(sums.wanted_s, sums.until)
+    bound = f"for a staleness of {config.policy.staleness:g} lets no more groups begin"
     if outcome == "source ended":
         return Verdict("source", f"it ended after {sums.steps} of {config.steps} steps")
     if sums.engines_busy >= BUSY:
@@ -125,11 +126,10 @@ def _bottleneck(config: SimConfig, sums: Sums, outcome: str) -> Verdict:
     if trainer_busy >= BUSY:
         return Verdict("trainer", f"it worked {trainer_busy:.0%} of the time")
     if idle_training > idle_wanted:
-        return Verdict("trainer", f"{idle_training:.0%} of slot-seconds were idle while it worked")
+        return Verdict("trainer", f"{idle_training:.0%} of slot-seconds were idle while it worked, {bound}")
     return Verdict(
         "stragglers",
-        f"{idle_wanted:.0%} of slot-seconds were idle while a batch was awaited: "
-        f"the staleness bound of {config.policy.staleness:g} lets no more groups begin",
+        f"{idle_wanted:.0%} of slot-seconds were idle while a batch was awaited, {bound}",
     )
 
 

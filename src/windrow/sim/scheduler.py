@@ -4,10 +4,14 @@ Promises: a scheduler hears facts and answers with orders, at once and always th
 but `now`.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from windrow.core.commands import AnyCommand
 from windrow.core.events import AnyEvent
+
+Tell = Callable[[AnyEvent], None]
+"""How the parts of the world report what happened; the scheduler hears it in order, a little later."""
 
 
 class Scheduler(Protocol):

@@ -4,9 +4,8 @@ Promises: the n-th task of a tag is the same whatever was fetched before it. Tag
 ordinal belongs to one tag. A source that has ended says so whenever it is asked.
 """
 
-from collections.abc import Callable
-
-from windrow.core.events import AnyEvent, SourceEnded, TaskArrived
+from windrow.core.events import SourceEnded, TaskArrived
+from windrow.sim.scheduler import Tell
 from windrow.sim.workload import Workload
 from windrow.types import Mode
 
@@ -20,7 +19,7 @@ class TaskSource:
         tags: list[str],
         tasks: int | None,
         workload: Workload,
-        tell: Callable[[AnyEvent], None],
+        tell: Tell,
     ) -> None:
         self.mode: Mode = mode
         self.tasks = tasks

@@ -4,13 +4,10 @@ Promises: a new version is published before the batch counts as trained, and the
 both. A batch that is handed over twice is trained on once.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from windrow.core.commands import DeliverBatch
 from windrow.core.events import (
-    AnyEvent,
     BatchTrained,
     BatchWanted,
     ResumeWanted,
@@ -22,9 +19,8 @@ from windrow.sim.config import SimConfig
 from windrow.sim.draws import Draws
 from windrow.sim.fleet import Fleet
 from windrow.sim.ledger import Ledger
+from windrow.sim.scheduler import Tell
 from windrow.sim.work import batch_work_s
-
-Tell = Callable[[AnyEvent], None]
 
 TRAINER = "trainer"
 VALIDATION = "validation"

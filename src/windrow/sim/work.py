@@ -61,7 +61,7 @@ def _turns_s(engines: Engines, around: Surroundings, turns: float, tokens: float
         return waiting
     pace = Pace.of(engines)
     read = _mean(around.prompt_tokens) + turns * _mean(around.observation_tokens)
-    return waiting + (tokens + pace.read_cost * read) / pace.speed(crowd)
+    return waiting + (tokens + pace.read_cost * read) * pace.token_s(crowd)
 
 
 def _mean(shape: Distribution) -> float:

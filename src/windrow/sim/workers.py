@@ -3,14 +3,14 @@
 Promises: a worker that lives beats twice in the time after which it would count as lost.
 """
 
-from collections.abc import Callable
 from math import log
 
-from windrow.core.events import AnyEvent, WorkerBeat, WorkerJoined, WorkerLost
+from windrow.core.events import WorkerBeat, WorkerJoined, WorkerLost
 from windrow.sim.clock import Clock
 from windrow.sim.config import SimConfig
 from windrow.sim.draws import Draws
 from windrow.sim.episodes import Episodes
+from windrow.sim.scheduler import Tell
 
 BEATS = 2
 """Signs of life in the time after which a silent worker is lost."""
@@ -26,7 +26,7 @@ class Workers:
         draws: Draws,
         episodes: Episodes,
         clock: Clock,
-        tell: Callable[[AnyEvent], None],
+        tell: Tell,
     ) -> None:
         self.sizes = config.worker_slots
         self.kinds = tuple(config.source.kinds) or ("",)

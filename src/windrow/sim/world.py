@@ -12,6 +12,7 @@ ends          after the timed steps, when every group of their tasks is settled;
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
+from math import inf
 from typing import assert_never
 
 from windrow.core.commands import (
@@ -28,6 +29,7 @@ from windrow.core.commands import (
     MoveAttempt,
     RefuseBatch,
     ReleaseEngine,
+    ResetGroup,
     RestoreEngine,
     ResumeEngine,
     RetireBatch,
@@ -89,6 +91,7 @@ class World:
         self.told: deque[AnyEvent] = deque()  # events that the scheduler has not heard yet
         self.outcome = ""  # how the run ended; empty while it goes on
         self.closed: Sums | None = None  # the sums when the last timed step was trained
+        self.deadline = inf  # of the scheduler, as it was when it last heard something
         self.alarms = 0  # deadlines in a row without time passing
         draws = Draws(seed, "world")
         tell = self.told.append
@@ -138,8 +141,8 @@ class World:
                 self.episodes.move(command.attempt, command.engine)
             case JudgeGroup():
                 self._judge(command.group)
-            case DropGroup():
-                self.ledger.dropped(command.group, command.why)
+            case DropGroup() | ResetGroup():
+                self._forget(command)
             case RetireBatch():
                 pass  # nothing is kept of a batch
             case EndBatches() | RefuseBatch():
@@ -158,19 +161,19 @@ class World:
 
     def _play(self, happenings: int) -> None:
         """Let a number of things happen."""
-        clock, scheduler = self.clock, self.scheduler
+        clock, told = self.clock, self.told
         for _ in range(happenings):
-            if self.outcome:
-                return
-            deadline = scheduler.next_deadline
-            if deadline is not None and deadline < clock.next_time:
-                self._pass_time(deadline)
+            if self.deadline < clock.next_time:
+                self._pass_time(self.deadline)
             elif clock.heap:
                 clock.jump()
             else:
-                self.outcome = "stalled"
-            self._hear()
-            self._consider()
+                self._end("stalled")
+            if told:
+                self._hear()
+                self._consider()
+            if self.outcome:
+                return
 
     def _hear(self) -> None:
         """Tell the scheduler everything that happened, and do as it says."""
@@ -183,6 +186,8 @@ class World:
                 record(now, event)
             for command in step(event, now):
                 perform(command)
+        deadline = self.scheduler.next_deadline
+        self.deadline = inf if deadline is None else deadline
 
     def _pass_time(self, deadline: float) -> None:
         """Nothing happened until the scheduler's deadline."""
@@ -196,19 +201,19 @@ class World:
 
     def _consider(self) -> None:
         """See whether the run has come to its end."""
-        steps = self.ledger.sums.steps
-        if self.closed is None and steps >= self.config.steps:
+        sums = self.ledger.sums
+        if self.closed is None and sums.steps >= self.config.steps:
             self.closed = self._sums()
-        if self.closed is not None and (self._is_settled or steps >= self.config.steps + SETTLE_STEPS):
-            self.outcome = self.outcome or "done"
-        elif self.trainer.has_ended:
-            self.outcome = self.outcome or "source ended"
-        elif self.clock.now - self.ledger.sums.until > PATIENCE_LEASES * self.config.machine.lease_s:
-            self.outcome = self.outcome or "stalled"
+        if self.trainer.has_ended:
+            self._end("source ended")
+        elif self.clock.now - sums.until > PATIENCE_LEASES * self.config.machine.lease_s:
+            self._end("stalled")
+        elif self.closed is not None and (self.ledger.is_settled or sums.steps >= self.config.steps + SETTLE_STEPS):
+            self._end("done")
 
-    @property
-    def _is_settled(self) -> bool:
-        return self.ledger.lengths.settled >= self.ledger.horizon
+    def _end(self, outcome: str) -> None:
+        """Nothing more will come; that matters only if timed steps are missing."""
+        self.outcome = self.outcome or (outcome if self.closed is None else "done")
 
     def _sums(self) -> Sums:
         """What was counted up to now."""
@@ -226,6 +231,12 @@ class World:
         opened = self.ledger.groups[group]
         accepted = self.workloads[opened.mode].is_accepted(opened.ordinal)
         self.told.append(GroupJudged(group, accepted, "" if accepted else "drawn"))
+
+    def _forget(self, command: DropGroup | ResetGroup) -> None:
+        if isinstance(command, DropGroup):
+            self.ledger.dropped(command.group, command.why)
+        else:
+            self.ledger.reset(command.group, command.why)
 
     def _refuse(self, command: EndBatches | RefuseBatch) -> None:
         if command.consumer != TRAINER:

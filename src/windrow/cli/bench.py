@@ -1,0 +1,58 @@
+"""`windrow bench`: measure, each thing beside its alternative, in one run."""
+
+import argparse
+import importlib
+from typing import Protocol, cast
+
+from windrow.bench import Result, Say
+from windrow.cli.output import Column, Output
+from windrow.errors import ConfigError
+from windrow.nearest import did_you_mean
+
+DESCRIPTION = """\
+Measure a part of windrow beside an alternative, in one run, in CPU time, as medians of alternating rounds.
+"""
+
+EPILOG = """\
+examples:
+  windrow bench --list
+  windrow bench core
+  windrow bench core --json
+"""
+
+BENCHMARKS = {"core": "windrow.bench.core"}
+
+
+class Benchmark(Protocol):
+    """What the module of a benchmark has."""
+
+    WHAT: str
+
+    def run(self, say: Say) -> list[Result]:
+        """Measure."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="which one; see --list")
+    parser.add_argument("--list", action="store_true", help="name all benchmarks")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    if args.list:
+        rows = [{"name": name, "what": _find(name).WHAT} for name in BENCHMARKS]
+        out.table([Column("name", "left"), Column("what", "left")], [[*row.values()] for row in rows])
+        out.result({"benchmarks": rows})
+        return 0
+    if args.name is None:
+        raise ConfigError(f"command line: name a benchmark{did_you_mean('', BENCHMARKS)}")
+    results = _find(args.name).run(out.say)
+    columns: list[Column | str] = [Column("what", "left"), "ours", "alternative", "ratio", Column("unit", "left")]
+    out.table(columns, [(r.what, r.ours, r.alternative, f"{r.ratio:.2f}", r.unit) for r in results])
+    out.result({"name": args.name, "results": results})
+    return 0
+
+
+def _find(name: str) -> Benchmark:
+    if name not in BENCHMARKS:
+        raise ConfigError(f"command line: unknown benchmark {name}{did_you_mean(name, BENCHMARKS)}")
+    return cast("Benchmark", importlib.import_module(BENCHMARKS[name]))
