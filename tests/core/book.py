@@ -374,14 +374,23 @@ class Book:
         group.failures[blame] += 1
         budget = 0 if blame == "task" else _budget(self.settings, blame)
         if group.failures[blame] > budget:
-            if blame in POISONOUS and group.task:
-                self.dead.add(group.task)
-            self._drop(group, "poisoned" if blame in POISONOUS else "failed")
+            if blame in POISONOUS:
+                self._quarantine(group)
+            else:
+                self._drop(group, "failed")
             return
         times = sum(group.failures.values())
         rest_s = min(LONGEST_REST_S, self.settings.backoff_s * 2.0 ** (times - 1))
         if rest_s > 0:
             group.rests.append(self.now + rest_s)
+
+    def _quarantine(self, group: Group) -> None:
+        """A task is played no more, in this group and in any other."""
+        alike = [other for other in self.groups.values() if other.task == group.task and other.state != "delivered"]
+        if group.task:
+            self.dead.add(group.task)
+        for other in alike if group.task else [group]:
+            self._drop(other, "poisoned")
 
     def _note(self, *, failed: bool) -> None:
         """Count one ended attempt or lost worker towards the breaker, which opens on a failure."""

@@ -28,6 +28,11 @@ def test_slots_are_shared_by_weight(train_weight, val_weight, train, val):
     assert (lanes["train"].running, lanes["val"].running) == (train, val)
 
 
+def test_training_comes_first_when_both_have_their_share():
+    lanes = both(3)._books.lanes
+    assert (lanes["train"].running, lanes["val"].running) == (2, 1)
+
+
 def test_a_free_slot_goes_to_the_mode_that_has_less_than_its_share():
     made = both(4)
     assert played(made.step(ended(0, 0))) == ["g2.a0"]

@@ -37,6 +37,22 @@ def test_the_predicted_longest_plays_first():
     assert played(made.step(ended(2, 1), 5.0)) == ["g0.a1"]
 
 
+def test_the_predicted_longest_plays_first_however_often_predictions_change():
+    made = queued(size=16, batch=96)
+    made.step(WorkerJoined("w0", 1))
+    groups = made._books.groups
+    for number in range(6):  # one probe of each, and the unknown ones before the known
+        assert made._books.groups[number].running == 1
+        made.step(ended(number, 0), made.now + 1.0 + number % 4)
+    for turn in range(84):
+        playing = next(group for group in groups.values() if group.running)
+        index = playing.next_index - 1
+        made.step(ended(playing.id, index), made.now + (7 * turn) % 11)
+        wanting = [group for group in groups.values() if group.state == "open" and group.finished < 16]
+        longest = max(wanting, key=lambda group: (group.seconds / group.finished, -group.id), default=None)
+        assert longest is None or longest.running == 1
+
+
 def test_equal_lengths_play_in_order_of_age():
     made = queued(size=2, batch=4)
     made.step(WorkerJoined("w0", 2))

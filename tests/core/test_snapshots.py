@@ -57,6 +57,13 @@ def delivered():
     return made
 
 
+def trained():
+    made = opened(size=1, batch=2, slots=8, staleness=1.0)
+    complete(made, 0, 1)
+    made.step(BatchTrained(0))
+    return made
+
+
 def aside():
     made = opened(size=1, batch=2, tail=1.0, slots=3)
     complete(made, 0, 1)
@@ -81,7 +88,7 @@ def leaving():
     return made
 
 
-SITUATIONS = [playing, resting, homeless, judging, delivered, aside, halted, shrunk_and_held, leaving]
+SITUATIONS = [playing, resting, homeless, judging, delivered, trained, aside, halted, shrunk_and_held, leaving]
 
 FUTURE = [
     BreakerReset(), *serving("e9"), WorkerJoined("w9", 3), WorkerBeat("w9"), EngineReleased("e1"),

@@ -150,9 +150,11 @@ def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
     out.say(f"{len(policies)} policies × {config.seeds} seeds × {config.steps} steps of {args.config}")
     with out.progress("runs", total) as at:
         comparison = compare(config, policies, at)
-    whole = len(comparison.runs) + len(comparison.limits) == total
+    whole = comparison.pieces == total
     if not whole:
-        out.warn(f"stopped early: {len(comparison.runs)} runs of {total - config.seeds} are in these figures")
+        out.warn(f"stopped early: {comparison.pieces} of {total} runs are in these figures")
+    for what, why in comparison.skipped.items():
+        out.warn(f"{what} left out: {why}")
     ours = {policy.name for policy in POLICIES if policy.make is machine}
     _tell_comparison(comparison, out)
     png = None if args.no_png else _picture(args, comparison, ours, out)
@@ -207,7 +209,7 @@ def _picture(args: argparse.Namespace, comparison: "Comparison", ours: set[str],
     from windrow.sim.plot import draw
 
     path = Path(args.png or f"{Path(args.config).stem}.png")
-    draw(comparison, ours, f"{args.config}: the same workload, several schedulers", path)
+    draw(comparison, ours, f"{Path(args.config).name}: the same workload, several schedulers", path)
     out.say(f"picture: {path}")
     return str(path)
 
@@ -219,6 +221,7 @@ def _result(comparison: "Comparison", config: "SimConfig", png: str | None) -> d
         "limits": limits_as_json(comparison),
         "policies": comparison.policies,
         "events_per_s": comparison.events_per_s,
+        "skipped": comparison.skipped,
         "seeds": config.seeds,
         "steps": config.steps,
         "png": png,

@@ -27,6 +27,8 @@ from windrow.types import Value, but
 TAIL = 0.25
 """Groups that tail batching begins beyond a batch: a quarter, so that four fresh rounds gather one tail round."""
 
+LIMITS = "limits"
+
 
 class Policy(Value, frozen=True):
     """One scheduler that can be compared."""
@@ -55,6 +57,13 @@ class Run(Value, frozen=True):
     cpu_s: float
 
 
+class Skipped(Value, frozen=True):
+    """A part of a comparison that does not fit the workload."""
+
+    what: str
+    why: str
+
+
 class Summary(Value, frozen=True, kw_only=True):
     """One scheduler over all seeds: medians, and the range of what is most asked for."""
 
@@ -78,6 +87,10 @@ class Comparison(Value, frozen=True, kw_only=True):
     runs: list[Run]
     policies: dict[str, Summary]
     limits: list[Limits]
+    skipped: dict[str, str]
+    """What does not fit the workload, and why."""
+    pieces: int
+    """Of which it was made; fewer than asked for if it was stopped."""
     events_per_s: float
     """Events per CPU second of the runs of the real machine, world included."""
 
@@ -131,20 +144,15 @@ def play(config: SimConfig, policy: Policy, seed: int) -> Run:
 def compare(config: SimConfig, policies: Sequence[Policy], on_run: Callable[[int, str], None]) -> Comparison:
     """Play every policy on every seed; `on_run` hears how many pieces are done and which was the last."""
     seeds = range(config.seed, config.seed + config.seeds)
-    runs: list[Run] = []
-    bounds: list[Limits] = []
+    found: list[Run | Limits | Skipped] = []
     try:
-        for count, piece in enumerate(_pieces(config, policies, seeds), 1):
-            if isinstance(piece, Run):
-                runs.append(piece)
-                on_run(count, f"{piece.policy}, seed {piece.seed}")
-            else:
-                bounds.append(piece)
-                on_run(count, "limits")
+        for piece in _pieces(config, policies, seeds):
+            found.append(piece)
+            on_run(len(found), f"{piece.policy}, seed {piece.seed}" if isinstance(piece, Run) else LIMITS)
     except KeyboardInterrupt:
-        if not runs:
+        if not found:
             raise
-    return _conclude(policies, runs, bounds)
+    return _conclude(policies, found)
 
 
 def pieces(config: SimConfig, policies: Sequence[Policy]) -> int:
@@ -152,7 +160,7 @@ def pieces(config: SimConfig, policies: Sequence[Policy]) -> int:
     return config.seeds * (len(policies) + 1)
 
 
-def _pieces(config: SimConfig, policies: Sequence[Policy], seeds: Iterable[int]) -> Iterator[Run | Limits]:
+def _pieces(config: SimConfig, policies: Sequence[Policy], seeds: Iterable[int]) -> Iterator[Run | Limits | Skipped]:
     """All runs and limits, in the order in which they finish; leaving early ends what still runs."""
     waiting = [Piece(config, policy, seed) for seed in seeds for policy in (None, *policies)]
     with get_context("spawn").Pool(len(sched_getaffinity(0)), initializer=_leave_interrupts_alone) as pool:
@@ -164,14 +172,18 @@ def _leave_interrupts_alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _do(piece: Piece) -> Run | Limits:
-    if piece.policy is None:
-        return limits(piece.config, piece.seed)
-    return play(piece.config, piece.policy, piece.seed)
+def _do(piece: Piece) -> Run | Limits | Skipped:
+    try:
+        if piece.policy is None:
+            return limits(piece.config, piece.seed)
+        return play(piece.config, piece.policy, piece.seed)
+    except ConfigError as error:
+        return Skipped(piece.policy.name if piece.policy else LIMITS, str(error))
 
 
-def _conclude(policies: Sequence[Policy], runs: list[Run], bounds: list[Limits]) -> Comparison:
-    runs.sort(key=lambda run: (run.policy, run.seed))
+def _conclude(policies: Sequence[Policy], found: list[Run | Limits | Skipped]) -> Comparison:
+    runs = sorted((piece for piece in found if isinstance(piece, Run)), key=lambda run: (run.policy, run.seed))
+    bounds = sorted((piece for piece in found if isinstance(piece, Limits)), key=lambda bound: bound.seed)
     ours = [run for run in runs if _is_ours(policies, run.policy)]
     cpu_s = sum(run.cpu_s for run in ours)
     return Comparison(
@@ -181,7 +193,9 @@ def _conclude(policies: Sequence[Policy], runs: list[Run], bounds: list[Limits])
             for policy in policies
             if any(run.policy == policy.name for run in runs)
         },
-        limits=sorted(bounds, key=lambda bound: bound.seed),
+        limits=bounds,
+        pieces=len(found),
+        skipped={piece.what: piece.why for piece in found if isinstance(piece, Skipped)},
         events_per_s=sum(run.report.events for run in ours) / cpu_s if cpu_s else 0.0,
     )
 

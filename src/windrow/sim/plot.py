@@ -69,7 +69,7 @@ def _busy(axes: "Axes", rows: Sequence[Summary], colours: Sequence[str]) -> None
     axes.set_xlim(0, 100)
     axes.set_xlabel("slots busy, %")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="x-small", loc="lower right")
+        axes.legend(fontsize="x-small", loc="upper right")
 
 
 def _bars(axes: "Axes", values: Sequence[float], colours: Sequence[str], label: str) -> None:

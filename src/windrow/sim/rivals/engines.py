@@ -34,7 +34,7 @@ class Engines:
         match event:
             case EngineJoined(engine, version):
                 return self._join(engine, version)
-            case EngineReady(engine):
+            case EngineReady(engine) if engine not in self.warm:
                 self.warm[engine] = None
                 self._consider(engine)
             case WeightsLoaded(engine) if engine in self.behind:
