@@ -386,7 +386,7 @@ class Book:
 
     def _quarantine(self, group: Group) -> None:
         """A task is played no more, in this group and in any other."""
-        alike = [other for other in self.groups.values() if other.task == group.task and other.state != "delivered"]
+        alike = [x for x in self.groups.values() if x.task == group.task and x.state in ("open", "aside")]
         if group.task:
             self.dead.add(group.task)
         for other in alike if group.task else [group]:

@@ -95,6 +95,14 @@ def test_a_consumer_waits_once():
     assert delivered(complete(made, 0, 1)) == [(0,)]
 
 
+def test_a_consumer_that_asks_again_keeps_its_place():
+    made = opened(size=1, batch=1, staleness=3.0)
+    made.step(wanted(1, consumer="second"), 1.0)
+    made.step(wanted(1), 2.0)
+    assert made.why_waiting("trainer").startswith("'trainer' (since 0.000)")
+    assert [batch.consumer for batch in only(complete(made, 0, 1), DeliverBatch)] == ["trainer", "second"]
+
+
 def test_a_lost_batch_is_handed_over_again_identical():
     made = opened(size=1, batch=2)
     first = only(complete(made, 0, 1), DeliverBatch)

@@ -136,6 +136,32 @@ def test_a_quarantined_task_is_turned_away_and_replaced():
     assert made.ledgers["train"].groups.dropped == {"poisoned": 2}
 
 
+def twins(*tasks: str):
+    """Groups of these tasks, all of which play."""
+    made = opened(size=1, batch=len(tasks), env_retries=0, tasks=0)
+    made.steps(*(TaskArrived("train", ordinal, task=task) for ordinal, task in enumerate(tasks)))
+    return made
+
+
+def test_other_groups_of_a_poisonous_task_are_dropped_with_it():
+    made = twins("door", "window", "door")
+    commands = made.step(failed(0, 0, why="KeyError"))
+    assert {drop.group for drop in only(commands, DropGroup)} == {0, 2}
+    assert only(commands, CancelAttempt) == [CancelAttempt(AttemptId(2, 0), "w0", "poisoned")]
+
+
+def test_groups_without_a_name_are_not_alike():
+    made = twins("", "")
+    assert only(made.step(failed(0, 0)), DropGroup) == [DropGroup(0, "poisoned")]
+
+
+def test_complete_groups_of_a_poisonous_task_are_used():
+    made = twins("door", "window", "door")
+    complete(made, 2)
+    made.step(failed(0, 0))
+    assert made._books.groups[2].state == "ready"
+
+
 def test_other_tasks_are_not_turned_away():
     assert played(poisoned().step(TaskArrived("train", 8, task="window"))) == ["g1.a0"]
 

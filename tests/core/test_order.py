@@ -38,19 +38,14 @@ def test_the_predicted_longest_plays_first():
 
 
 def test_the_predicted_longest_plays_first_however_often_predictions_change():
-    made = queued(size=16, batch=96)
+    """Its episodes grow longer and longer, so the first group stays the longest until it is full."""
+    made = queued(size=90, batch=540)
     made.step(WorkerJoined("w0", 1))
-    groups = made._books.groups
-    for number in range(6):  # one probe of each, and the unknown ones before the known
-        assert made._books.groups[number].running == 1
-        made.step(ended(number, 0), made.now + 1.0 + number % 4)
-    for turn in range(84):
-        playing = next(group for group in groups.values() if group.running)
-        index = playing.next_index - 1
-        made.step(ended(playing.id, index), made.now + (7 * turn) % 11)
-        wanting = [group for group in groups.values() if group.state == "open" and group.finished < 16]
-        longest = max(wanting, key=lambda group: (group.seconds / group.finished, -group.id), default=None)
-        assert longest is None or longest.running == 1
+    for number in range(6):
+        made.step(ended(number, 0), made.now + 6.0 - number)
+    for index in range(1, 89):
+        assert played(made.step(ended(0, index), made.now + 7.0 + index)) == [f"g0.a{index + 1}"]
+    assert played(made.step(ended(0, 89), made.now + 7.0)) == ["g1.a1"]
 
 
 def test_equal_lengths_play_in_order_of_age():

@@ -381,6 +381,15 @@ def an_engine_with_the_wrong_load(made):
     made._books.engines.table["e0"].work = 99.0
 
 
+@broken(7, "g1.a1 has no engine and e0 is usable")
+def an_attempt_that_waits_beside_an_engine(made):
+    attempt, engine = one_playing(made), made._books.engines.table["e0"]
+    attempt.engine = ""
+    made._books.homeless[attempt.id] = None
+    del engine.attempts[attempt.id]
+    engine.work -= attempt.work
+
+
 # 8: no silent stall
 
 
@@ -391,6 +400,12 @@ def a_lane_that_asks_for_too_little(made):
 
 @broken(8, r"\['other'\] wait for nothing", ready)
 def a_consumer_whose_batch_cannot_come(made):
+    train(made).wants["other"] = Want("other", 3, 0, 0.0)
+
+
+@broken(8, "somebody waits for a machine that has halted")
+def a_consumer_that_was_not_told_of_the_breaker(made):
+    made._books.faults.halted = "by hand"
     train(made).wants["other"] = Want("other", 3, 0, 0.0)
 
 

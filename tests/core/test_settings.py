@@ -2,6 +2,7 @@
 
 import pytest
 
+from windrow.core.machine import Machine
 from windrow.core.settings import VALIDATION, ModeSettings, Settings, nearest_sizes
 from windrow.core.staleness import admission_cap, hard_lag, must_take
 from windrow.errors import ConfigError
@@ -42,6 +43,24 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
 def test_settings_out_of_range_are_refused_when_they_are_read(text, message):
     with pytest.raises(ValueError, match=message):
         from_json(text, Settings)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Settings(lease_s=-1.0), "settings: .*lease_s"),
+        (Settings(train=ModeSettings(spares=-1)), "settings: .*train.spares"),
+        (Settings(breaker_share=2.0), "settings: .*breaker_share"),
+    ],
+)
+def test_settings_made_in_python_are_checked_by_the_machine(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        Machine(wrong)
+
+
+def test_whole_numbers_are_as_good_as_fractions():
+    whole = Machine(Settings(train=ModeSettings(staleness=1), lease_s=60))
+    assert whole.snapshot() == Machine(Settings(train=ModeSettings(staleness=1.0), lease_s=60.0)).snapshot()
 
 
 @pytest.mark.parametrize(("n", "near"), [(0, "4"), (3, "4"), (5, "4 or 8"), (8, "8 or 12")])

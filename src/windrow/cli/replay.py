@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from windrow.cli.output import Column, Output
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if args.check:
             machine.check()
 
-    machine = replay(read_lines(args.journal), until=args.until, look=look)
+    with about(args.journal):
+        machine = replay(read_lines(args.journal), until=args.until, look=look)
     machine.check()
     out.say(f"{events:,} events replayed to {machine.now:,.3f} s; version {machine.version}; all promises hold")
     rows = [
@@ -67,10 +69,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+@contextmanager
+def about(path: str) -> Iterator[None]:
+    """Errors name the file that they are about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def read_lines(path: str) -> Iterator[bytes]:
     """The lines of a journal, with a clear error if there is no such file."""
     if not Path(path).is_file():
-        raise ConfigError(f"no journal {path}; `windrow simulate CONFIG --journal {path}` writes one")
+        raise ConfigError(f"no such journal; `windrow simulate CONFIG --journal {path}` writes one")
     with Path(path).open("rb") as file:
         yield from file
 

@@ -1,6 +1,7 @@
 """`windrow simulate`: the real scheduler on a virtual clock, alone or beside others."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="settings that replace those of the file"
     )
     parser.add_argument("--compare", action="store_true", help="play several policies on the same workload")
-    parser.add_argument("--policies", metavar="A,B", default="", help="with --compare: only these")
+    parser.add_argument("--policies", metavar="A,B", help="with --compare: only these")
     parser.add_argument("--png", metavar="FILE", help="with --compare: where the picture goes (default CONFIG's name)")
     parser.add_argument("--no-png", action="store_true", help="with --compare: draw no picture")
     parser.add_argument(
@@ -48,12 +49,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     from windrow.sim.config import SimConfig
 
-    if args.journal and args.compare:
+    if args.journal is not None and args.compare:
         raise ConfigError("command line: --journal writes down one run; leave --compare out")
-    if not args.compare and (args.policies or args.png):
-        raise ConfigError("command line: --policies and --png go with --compare")
-    config = load(args.config, args.overrides, SimConfig).value
+    if not args.compare and (args.policies is not None or args.png is not None or args.no_png):
+        raise ConfigError("command line: --policies, --png and --no-png go with --compare")
+    if args.png is not None and args.no_png:
+        raise ConfigError("command line: --png and --no-png contradict each other")
+    config = load(args.config, args.overrides, SimConfig).value.located(Path(args.config).parent)
     return _compare(args, config, out) if args.compare else _simulate(args, config, out)
+
+
+def _place(option: str, name: str) -> Path:
+    """A path that a file can be written to."""
+    path = Path(name)
+    if not name or path.is_dir():
+        raise ConfigError(f"command line: {option} must name a file, got {name!r}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"command line: {option} {name}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"command line: {option} {name}: {path.parent} cannot be written to")
+    return path
 
 
 # one run
@@ -63,7 +78,7 @@ def _simulate(args: argparse.Namespace, config: "SimConfig", out: Output) -> int
     from windrow.core.machine import Machine
     from windrow.sim.world import Progress, World
 
-    journal = _Journal(Path(args.journal), config) if args.journal else None
+    journal = None if args.journal is None else _Journal(_place("--journal", args.journal), config)
     world = World(config, Machine(config.machine), record=journal.write if journal else None)
     began = time.perf_counter()
     code = 0
@@ -144,8 +159,10 @@ def _memory_mb() -> float:
 
 def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
     from windrow.sim.compare import POLICIES, compare, find, machine, pieces
+    from windrow.sim.plot import draw
 
-    policies = find([name for name in args.policies.split(",") if name])
+    png = None if args.no_png else _png_path(args)
+    policies = POLICIES if args.policies is None else find(args.policies.split(","))
     total = pieces(config, policies)
     out.say(f"{len(policies)} policies × {config.seeds} seeds × {config.steps} steps of {args.config}")
     with out.progress("runs", total) as at:
@@ -157,7 +174,9 @@ def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
         out.warn(f"{what} left out: {why}")
     ours = {policy.name for policy in POLICIES if policy.make is machine}
     _tell_comparison(comparison, out)
-    png = None if args.no_png else _picture(args, comparison, ours, out)
+    if png is not None:
+        draw(comparison, ours, f"{Path(args.config).name}: the same workload, several schedulers", png)
+        out.say(f"picture: {png}")
     out.result(_result(comparison, config, png))
     return 0 if whole else 130
 
@@ -205,16 +224,17 @@ def _tell_limits(comparison: "Comparison", out: Output) -> None:
         out.table(columns, rows, title="limits")
 
 
-def _picture(args: argparse.Namespace, comparison: "Comparison", ours: set[str], out: Output) -> str:
-    from windrow.sim.plot import draw
+def _png_path(args: argparse.Namespace) -> Path:
+    """Where the picture goes; refused before anything is played if it cannot be drawn there."""
+    from windrow.sim.plot import require_matplotlib
 
-    path = Path(args.png or f"{Path(args.config).stem}.png")
-    draw(comparison, ours, f"{Path(args.config).name}: the same workload, several schedulers", path)
-    out.say(f"picture: {path}")
-    return str(path)
+    if args.png is not None and not args.png.endswith(".png"):
+        raise ConfigError(f"command line: --png must name a file that ends in .png, got {args.png!r}")
+    require_matplotlib()
+    return _place("--png", args.png or f"{Path(args.config).stem}.png")
 
 
-def _result(comparison: "Comparison", config: "SimConfig", png: str | None) -> dict[str, object]:
+def _result(comparison: "Comparison", config: "SimConfig", png: Path | None) -> dict[str, object]:
     from windrow.sim.verdicts import limits_as_json
 
     return {

@@ -4,7 +4,7 @@ import argparse
 import re
 
 from windrow.cli.output import Output
-from windrow.cli.replay import read_lines
+from windrow.cli.replay import about, read_lines
 from windrow.errors import ConfigError
 
 DESCRIPTION = """\
@@ -40,12 +40,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     def look(_machine: Machine, entry: Entry, commands: list[AnyCommand]) -> None:
         told.extend(lines(entry.event, commands, entry.now, number))
 
-    machine = replay(read_lines(args.journal), look=look)
+    with about(args.journal):
+        machine = replay(read_lines(args.journal), look=look)
+    name = re.compile(rf"\b{re.escape(args.id)}\b")
+    if not any(name.search(text) for text in told):
+        raise ConfigError(f"{args.journal}: nothing about {args.id}; groups and attempts are counted from 0")
     if attempt:
-        name = f"g{number}{attempt}"
-        told = [text for text in told if re.search(rf"\b{re.escape(name)}\b", text) or f" g{number} " in text]
-    if not told:
-        raise ConfigError(f"{args.journal} says nothing about {args.id}; its last words: {machine.story(number)}")
+        told = [text for text in told if name.search(text) or f" g{number} " in text]
     for text in told:
         out.say(text)
     ending = machine.story(number, int(attempt[2:]) if attempt else None)

@@ -11,7 +11,7 @@ from windrow.core.commands import AnyCommand
 from windrow.core.events import AnyEvent
 from windrow.core.machine import Machine
 from windrow.core.settings import Settings
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, IllegalEvent, Refused
 from windrow.types import Value, from_json, to_json
 
 FORMAT = 1
@@ -72,7 +72,11 @@ def replay(
     for count, entry in enumerate(entries):
         if count == until:
             break
-        commands = machine.step(entry.event, entry.now)
+        try:
+            commands = machine.step(entry.event, entry.now)
+        except (IllegalEvent, Refused) as error:
+            what, *_ = str(error).splitlines()
+            raise ConfigError(f"journal line {count + 2} contradicts what came before: {what}") from error
         if look is not None:
             look(machine, entry, commands)
     return machine

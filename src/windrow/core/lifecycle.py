@@ -21,23 +21,24 @@ RECENT = 0.05
 
 def progress(books: Books, event: AttemptProgressed) -> None:
     """An episode finished a turn."""
-    group, attempt = _find(books, event.attempt)
-    if group is None or attempt is None or attempt.finished:
-        books.late += 1
+    attempt = books.attempt(event.attempt)
+    if attempt is None or attempt.finished:
+        _count_late(books, event.attempt)
         return
-    books.workers.table[attempt.worker].beat_at = books.now
+    books.workers.heard_of(attempt.worker, books.now)
     attempt.tokens = max(attempt.tokens, event.tokens)
     if event.oldest_version != attempt.version:
-        _learn_version(books, group, attempt, event.oldest_version)
+        _learn_version(books, books.groups[event.attempt.group], attempt, event.oldest_version)
 
 
 def end(books: Books, event: AttemptEnded) -> None:
     """An episode ended, one way or the other."""
-    group, attempt = _find(books, event.attempt)
-    if group is None or attempt is None or attempt.finished:
-        books.late += 1
+    attempt = books.attempt(event.attempt)
+    if attempt is None or attempt.finished:
+        _count_late(books, event.attempt)
         return
-    books.workers.table[attempt.worker].beat_at = books.now
+    books.workers.heard_of(attempt.worker, books.now)
+    group = books.groups[event.attempt.group]
     match event.outcome:
         case Finished() as finished:
             _finish(books, group, attempt, finished)
@@ -161,8 +162,8 @@ def _quarantine(books: Books, group: Group) -> None:
     """Bury a group's task, and whatever else is being played of it."""
     books.faults.bury(group, group.last_failure, books.now)
     for other in [*books.groups.values()] if group.task else []:
-        alike = other.task == group.task and other.state != "delivered"
-        if alike and other is not group:
+        unfinished = other.state in ("open", "aside")
+        if unfinished and other.task == group.task and other is not group:
             drop_group(books, other, "poisoned")
 
 
@@ -265,16 +266,13 @@ def _seat(group: Group) -> int:
     return group.seated - 1
 
 
-def _find(books: Books, attempt_id: AttemptId) -> tuple[Group | None, Attempt | None]:
-    """A known attempt and its group; raises if it was never granted."""
+def _count_late(books: Books, attempt_id: AttemptId) -> None:
+    """Something was said of an attempt that does not play; raises if it never did."""
     group = books.groups.get(attempt_id.group)
-    if group is None:
-        if not 0 <= attempt_id.group < books.next_group:
-            raise IllegalEvent(f"attempt {attempt_id} was never granted")
-        return None, None
-    if not 0 <= attempt_id.index < group.next_index:
+    granted = 0 <= attempt_id.group < books.next_group if group is None else 0 <= attempt_id.index < group.next_index
+    if not granted:
         raise IllegalEvent(f"attempt {attempt_id} was never granted")
-    return group, group.attempts.get(attempt_id.index)
+    books.late += 1
 
 
 def _vacate(books: Books, lane: Lane, group: Group, attempt: Attempt) -> None:

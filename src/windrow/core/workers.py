@@ -101,6 +101,11 @@ class WorkerBook:
         if len(worker.leases) + 1 == worker.slots:
             self._offer(worker)
 
+    def heard_of(self, name: str, now: float) -> None:
+        """A sign of life, if somebody watches for it."""
+        if self.beat_s:
+            self.table[name].beat_at = now
+
     def silent(self, now: float) -> list[str]:
         """Workers that have not been heard of for too long."""
         lost = []

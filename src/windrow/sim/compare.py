@@ -8,6 +8,7 @@ stopped at any moment, and whatever is finished by then is compared.
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from os import sched_getaffinity
 from statistics import median
 from time import process_time
@@ -124,12 +125,12 @@ POLICIES: tuple[Policy, ...] = (
 
 
 def find(names: Sequence[str]) -> tuple[Policy, ...]:
-    """The policies of these names; all, if there are none."""
+    """The policies of these names, each once."""
     known = {policy.name: policy for policy in POLICIES}
     for name in names:
         if name not in known:
-            raise ConfigError(f"unknown policy {name}{did_you_mean(name, known)}")
-    return tuple(known[name] for name in names) or POLICIES
+            raise ConfigError(f"command line: --policies: unknown policy {name!r}{did_you_mean(name, known)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def play(config: SimConfig, policy: Policy, seed: int) -> Run:
@@ -163,13 +164,17 @@ def pieces(config: SimConfig, policies: Sequence[Policy]) -> int:
 def _pieces(config: SimConfig, policies: Sequence[Policy], seeds: Iterable[int]) -> Iterator[Run | Limits | Skipped]:
     """All runs and limits, in the order in which they finish; leaving early ends what still runs."""
     waiting = [Piece(config, policy, seed) for seed in seeds for policy in (None, *policies)]
-    with get_context("spawn").Pool(len(sched_getaffinity(0)), initializer=_leave_interrupts_alone) as pool:
+    with _deaf_pool() as pool:
         yield from pool.imap_unordered(_do, waiting)
 
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C is for the process that talks to the user."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _deaf_pool() -> Pool:
+    """Processes that leave Ctrl-C to the one that talks to the user, from their first moment on."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return get_context("spawn").Pool(len(sched_getaffinity(0)))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _do(piece: Piece) -> Run | Limits | Skipped:

@@ -1,6 +1,7 @@
 """The picture of a comparison: how fast, how busy, how old, what was wasted."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,9 @@ OTHERS = "#9aa5ab"
 
 def draw(comparison: Comparison, ours: set[str], title: str, path: Path) -> None:
     """Write the picture as a PNG file."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "the picture needs matplotlib; install windrow[plot], or leave it out with --no-png"
-        ) from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     names = [*comparison.policies]
     rows = [comparison.policies[name] for name in names]
     figure = Figure(figsize=(13, 1.4 + 0.42 * len(names)), layout="constrained")
@@ -45,7 +42,13 @@ def draw(comparison: Comparison, ours: set[str], title: str, path: Path) -> None
     _bars(bias, [100 * row.length_bias for row in rows], colours, "length bias, %")
     bias.axvline(0.0, color="black", linewidth=0.6)
     figure.suptitle(title)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, format="png")
+
+
+def require_matplotlib() -> None:
+    """Raise if no picture can be drawn here."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("the picture needs matplotlib; install windrow[plot], or leave it out with --no-png")
 
 
 def _speeds(axes: "Axes", names: Sequence[str], rows: Sequence[Summary], colours: Sequence[str]) -> None:
