@@ -13,11 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from tests.cli.given import LONG_TAIL, SMALL, Said, Windrow, files
 
 PATIENCE_S = 60.0
+"""A run that has not ended by then never heard of its interruption."""
 FOREVER = ("slots=16", "machine.train.batch_size=32", "steps=10000000")
 MANY_RUNS = (*SMALL, "seeds=20000", "--compare", "--policies", "barrier")
 
@@ -54,9 +56,12 @@ def interrupted(folder: Path, argv: tuple[str, ...], at: str, times: int = 1) ->
 
 
 def _read(terminal: int) -> Iterator[str]:
+    """Everything that is said there until nobody holds it any more, within our patience."""
+    until = monotonic() + PATIENCE_S
     while True:
-        ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
-        assert ready, "nothing was said for a long time"
+        ready, _, _ = select.select([terminal], [], [], max(0.0, until - monotonic()))
+        assert ready, "it does not end"
+        assert monotonic() < until, "it goes on"
         try:
             text = os.read(terminal, 65536)
         except OSError:  # how Linux says that nobody holds the other end

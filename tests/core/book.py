@@ -242,9 +242,14 @@ class Book:
         assert not self.halted, f"{self.waiting} wait for a halted machine after {event}"
         for want in self.waiting.values():
             lane = self.lanes[want.mode]
-            if want.n != ALL and (lane.limit is None or lane.settings.stale_policy == "drop"):
-                enough = len(lane.ready) >= want.n // lane.size
-                assert not enough, f"{len(lane.ready)} groups are ready and {want} waits after {event}"
+            if want.n == ALL:
+                continue
+            free = lane.limit is None or lane.settings.stale_policy == "drop"
+            enough = free and len(lane.ready) >= want.n // lane.size
+            assert not enough, f"{len(lane.ready)} groups are ready and {want} waits after {event}"
+            rounds = lane.settings.max_filter_rounds * (want.n // lane.size)
+            exhausted = lane.rejected >= rounds and (free or not lane.ready)
+            assert not exhausted, f"{lane.rejected} groups were rejected and {want} still waits after {event}"
 
     # what may be asked of it
 

@@ -74,7 +74,7 @@ WORLDS: dict[str, Tiny] = {
     "poor": tiny(2, 2, {"tasks": 2, "wants": 1, "fail": 2, "lose": 1}, spares=1, env_retries=0, slots=3),
     "wait_1": tiny(1, 1, {"tasks": 4, "wants": 3, "publish": 2}, staleness=1.0, on_stale="wait"),
     "wait_1_of_2": tiny(1, 2, {"tasks": 4, "wants": 2, "loaded": 2}, staleness=1.0, on_stale="wait", slots=3),
-    "drop_1": tiny(1, 1, {"tasks": 4, "wants": 2, "loaded": 2, "fail": 1}, staleness=1.0, on_stale="drop"),
+    "drop_1": tiny(1, 1, {"tasks": 4, "wants": 2, "loaded": 2}, staleness=1.0, on_stale="drop"),
     "keep_1": tiny(1, 2, {"tasks": 4, "wants": 2, "loaded": 1, "withdraw": 1}, staleness=1.0),
     "two_consumers": tiny(1, 2, {"tasks": 4, "wants": 1, "second": 1, "again": 1, "publish": 1}),
     "two_engines": tiny(1, 2, {"tasks": 2, "wants": 1, "lose_engine": 1, "publish": 1}, engines=2, staleness=1.0),

@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from windrow.config import load
 from windrow.errors import ConfigError
 
 if TYPE_CHECKING:
+    from windrow.cli.journal_file import Write
     from windrow.sim.compare import Comparison
     from windrow.sim.config import SimConfig
     from windrow.sim.report import Report
@@ -30,6 +32,8 @@ examples:
   windrow simulate examples/sim/long_tail.yaml --compare --policies keep_1,barrier --json
   windrow simulate examples/sim/long_tail.yaml steps=5 --journal run.jsonl
 """
+
+WELL_ENDED = ("done", "source ended")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +79,28 @@ def _place(option: str, name: str) -> Path:
 
 
 def _simulate(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
+    from windrow.cli.journal_file import written
+
+    journal = None if args.journal is None else _place("--journal", args.journal)
+    began = time.perf_counter()
+    with nullcontext() if journal is None else written(journal, config.machine) as record:
+        report, code = _play(config, record, out)
+    real_s = time.perf_counter() - began
+    _tell(config, report, real_s, out)
+    if journal is not None:
+        out.say(f"journal: {journal}")
+    out.result(
+        {"config": args.config, "seed": config.seed, "real_s": real_s, "memory_mb": _memory_mb(), "report": report}
+    )
+    return code
+
+
+def _play(config: "SimConfig", record: "Write | None", out: Output) -> tuple["Report", int]:
+    """One run to its end or to Ctrl-C, and the exit code that it deserves."""
     from windrow.core.machine import Machine
     from windrow.sim.world import Progress, World
 
-    journal = None if args.journal is None else _Journal(_place("--journal", args.journal), config)
-    world = World(config, Machine(config.machine), record=journal.write if journal else None)
-    began = time.perf_counter()
-    code = 0
+    world = World(config, Machine(config.machine), record=record)
     with out.progress("steps", config.steps) as at:
 
         def show(progress: Progress) -> None:
@@ -90,35 +109,8 @@ def _simulate(args: argparse.Namespace, config: "SimConfig", out: Output) -> int
         try:
             report = world.run(show)
         except KeyboardInterrupt:
-            report, code = world.report(), 130
-    if journal is not None:
-        journal.close()
-    real_s = time.perf_counter() - began
-    _tell(config, report, real_s, out)
-    out.result(
-        {"config": args.config, "seed": config.seed, "real_s": real_s, "memory_mb": _memory_mb(), "report": report}
-    )
-    return code or (0 if report.outcome in ("done", "source ended") else 1)
-
-
-class _Journal:
-    """A journal being written; the file appears under its name only when it is whole."""
-
-    def __init__(self, path: Path, config: "SimConfig") -> None:
-        from windrow.core.journal import header, line
-
-        self._path = path
-        self._part = path.with_name(f".{path.name}.part")
-        self._line = line
-        self._file = self._part.open("wb")
-        self._file.write(header(config.machine) + b"\n")
-
-    def write(self, now: float, event: object) -> None:
-        self._file.write(self._line(now, event) + b"\n")  # type: ignore[arg-type]  # the world gives events
-
-    def close(self) -> None:
-        self._file.close()
-        self._part.replace(self._path)
+            return world.report(), 130
+    return report, 0 if report.outcome in WELL_ENDED else 1
 
 
 def _tell(config: "SimConfig", report: "Report", real_s: float, out: Output) -> None:
@@ -167,18 +159,23 @@ def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
     out.say(f"{len(policies)} policies × {config.seeds} seeds × {config.steps} steps of {args.config}")
     with out.progress("runs", total) as at:
         comparison = compare(config, policies, at)
+    if not comparison.runs:
+        raise ConfigError(next(iter(comparison.skipped.values()), "nothing was played"))
     whole = comparison.pieces == total
     if not whole:
         out.warn(f"stopped early: {comparison.pieces} of {total} runs are in these figures")
     for what, why in comparison.skipped.items():
         out.warn(f"{what} left out: {why}")
+    failed = {run.policy: run.report.outcome for run in comparison.runs if run.report.outcome not in WELL_ENDED}
+    for policy, outcome in failed.items():
+        out.warn(f"{policy} did not come to its end: {outcome}")
     ours = {policy.name for policy in POLICIES if policy.make is machine}
     _tell_comparison(comparison, out)
     if png is not None:
         draw(comparison, ours, f"{Path(args.config).name}: the same workload, several schedulers", png)
         out.say(f"picture: {png}")
     out.result(_result(comparison, config, png))
-    return 0 if whole else 130
+    return (1 if failed else 0) if whole else 130
 
 
 def _tell_comparison(comparison: "Comparison", out: Output) -> None:
@@ -190,7 +187,7 @@ def _tell_comparison(comparison: "Comparison", out: Output) -> None:
         (
             name,
             f"{row.step_s:.1f}",
-            f"{row.steps_per_s / base.steps_per_s:.2f}×" if base else "",
+            f"{row.steps_per_s / base.steps_per_s:.2f}×" if base and base.steps_per_s else "–",
             f"{row.slots_busy:.1%}",
             f"{row.staleness_mean:.2f} / {row.staleness_max}",
             str(row.groups_dropped),

@@ -81,6 +81,7 @@ class Ledger:
         self.early = 0  # of these, training groups that count for lengths
         self.never_begun = 0  # dropped groups that had not begun, whose ordinal nobody saw
         self.occupied = 0
+        self.in_vain = 0  # groups dropped since the last batch
         self.wanted_at: float | None = None  # since when the trainer waits
 
     def granted(self, grant: GrantLease, length: float) -> None:
@@ -131,6 +132,7 @@ class Ledger:
 
     def dropped(self, group: int, why: Reason) -> None:
         """A group will never be delivered."""
+        self.in_vain += 1
         opened = self.groups.get(group)
         if opened is None:
             self.never_begun += 1
@@ -174,6 +176,7 @@ class Ledger:
         return group.mode == "train" and group.ordinal < self.horizon
 
     def _received(self, batch: DeliverBatch) -> None:
+        self.in_vain = 0
         if self.wanted_at is not None:
             self.sums.waits_s.append(self.clock.now - self.wanted_at)
         self.wanted_at = None

@@ -55,6 +55,8 @@ SETTLE_STEPS = 200
 """Steps after the timed ones in which their groups must settle; what takes longer is not waited for."""
 PATIENCE_LEASES = 3
 """Leases' worth of time without anything begun or ended after which the run counts as stalled."""
+PATIENCE_BATCHES = 50
+"""Batches' worth of groups dropped for one batch after which the run counts as stalled."""
 PROGRESS_HAPPENINGS = 5000
 """Happenings between two looks at the progress."""
 STUCK_ALARMS = 1000
@@ -208,6 +210,8 @@ class World:
             self._end("source ended")
         elif self.clock.now - sums.until > PATIENCE_LEASES * self.config.machine.lease_s:
             self._end("stalled")
+        elif self.ledger.in_vain > PATIENCE_BATCHES * self.config.policy.batch_groups:
+            self._end(f"stalled: {self.ledger.in_vain} groups were dropped for one batch")
         elif self.closed is not None and (self.ledger.is_settled or sums.steps >= self.config.steps + SETTLE_STEPS):
             self._end("done")
 
