@@ -19,6 +19,10 @@ from windrow.types import CAUSE_OF, MODES, AttemptId, Blame, Failed, How, Mode, 
 ALL = -1
 POISONOUS = ("env", "reward", "task")
 LONGEST_REST_S = 300.0
+SICK = 3
+"""Failures in a row by which an engine is sick."""
+OVERLOAD = 2
+"""How many times its share an engine may have while others take new weights."""
 
 
 def tally() -> defaultdict[Any, int]:
@@ -28,18 +32,24 @@ def tally() -> defaultdict[Any, int]:
 
 @dataclass(slots=True)
 class Play:
-    """An attempt that plays."""
+    """An attempt that plays, or was played and waits for its score."""
 
     id: AttemptId
     seat: int
     worker: str
     engine: str
     granted: int
-    """Version of its engine when it was granted."""
+    """The version under which it was granted."""
     granted_at: float
     first: int = -1
     """Version of its first token; -1 before there is one."""
     tokens: int = 0
+    seconds: float = -1.0
+    """How long it was played; negative while it plays."""
+
+    @property
+    def scoring(self) -> bool:
+        return self.seconds >= 0
 
     @property
     def version(self) -> int:
@@ -105,11 +115,16 @@ class Engine:
 
     version: int
     devices: tuple[int, ...]
+    capacity: int = 1
     state: Literal["warming", "serving", "leaving", "away", "restoring"] = "warming"
     mode: Mode | None = None
     holds: dict[str, How] = field(default_factory=dict)
     quiet: How | None = None
     """How it was last told to be quiet; None if it generates."""
+    fresh: bool = True
+    """It has not had current weights since it joined or came back."""
+    strikes: int = 0
+    """Failures in a row."""
     plays: set[AttemptId] = field(default_factory=set)
 
 
@@ -233,7 +248,8 @@ class Book:
             self.may_cancel.clear()
         for attempt in self.homeless:
             usable = self.usable(self.groups[attempt.group].mode)
-            assert not usable, f"{attempt} has no engine after {event}, and {usable} serve"
+            full = self._is_anyone_full(usable)
+            assert full or not usable, f"{attempt} has no engine after {event}, and {usable} serve"
         if self.waiting:
             self._nobody_forgotten(event)
 
@@ -261,7 +277,21 @@ class Book:
         return engine.version >= self.version or engine.mode == "val"
 
     def _is_usable(self, engine: Engine, mode: Mode) -> bool:
-        return engine.state == "serving" and engine.mode in (None, mode) and self.is_current(engine)
+        """It serves the mode, and has the weights or will have them when it generates again."""
+        has_or_gets = self.is_current(engine) or (bool(engine.holds) and not engine.fresh)
+        return engine.state == "serving" and engine.mode in (None, mode) and has_or_gets
+
+    def _has_its_share(self, engine: Engine) -> bool:
+        """While others take new weights, it has more than it should."""
+        serving = [other for other in self.engines.values() if other.state == "serving"]
+        if engine.holds or all(self.is_current(other) for other in serving):
+            return False
+        capacity = sum(other.capacity for other in serving)
+        playing = sum(len(other.plays) for other in self.engines.values())
+        return len(engine.plays) * capacity > OVERLOAD * (playing + capacity) * engine.capacity
+
+    def _is_anyone_full(self, names: list[str]) -> bool:
+        return any(self._has_its_share(self.engines[name]) for name in names)
 
     def in_play(self, mode: Mode) -> int:
         """Groups that are open, judged or ready."""
@@ -309,34 +339,57 @@ class Book:
         lane.asked[event.tag] = 0
         lane.ended.add(event.tag)
 
+    def source_opened(self, event: e.SourceOpened) -> None:
+        self.lanes[event.mode].ended.discard(event.tag)
+
     def attempt_progressed(self, event: e.AttemptProgressed) -> None:
         play = self.running.get(event.attempt)
         if play is None:
             self.late += 1
             return
-        self.workers[play.worker].heard = self.now
+        self._heard_of(play)
         play.tokens = max(play.tokens, event.tokens)
         if event.oldest_version >= 0:
             play.first = event.oldest_version
+
+    def _heard_of(self, play: Play) -> None:
+        if play.worker in self.workers:  # it may be gone before the score comes
+            self.workers[play.worker].heard = self.now
+
+    def episode_ended(self, event: e.EpisodeEnded) -> None:
+        play = self.running.get(event.attempt)
+        if play is None or play.scoring:
+            self.late += 1
+            return
+        self._heard_of(play)
+        play.tokens = max(play.tokens, event.tokens)
+        if event.oldest_version >= 0:
+            play.first = event.oldest_version
+        self._leave(self.groups[event.attempt.group], play)
+        play.seconds = self.now - play.granted_at
 
     def attempt_ended(self, event: e.AttemptEnded) -> None:
         play = self.running.get(event.attempt)
         if play is None:
             self.late += 1
             return
-        self.workers[play.worker].heard = self.now
+        self._heard_of(play)
         group = self.groups[event.attempt.group]
         outcome: Outcome = event.outcome
+        engine = self.engines.get(play.engine)
         if isinstance(outcome, Failed):
+            if engine is not None and outcome.blame == "engine":
+                engine.strikes += 1
             play.tokens = max(play.tokens, outcome.tokens)
             self._note(failed=True)
             self._fail(group, play, outcome.blame, "failed")
             return
+        if engine is not None:
+            engine.strikes = 0
         self._vacate(group, play)
         if outcome.oldest_version >= 0:
             play.first = outcome.oldest_version
-        seconds = self.now - play.granted_at
-        result = Result(play.seat, play.version, outcome.score, max(play.tokens, outcome.tokens), seconds)
+        result = Result(play.seat, play.version, outcome.score, max(play.tokens, outcome.tokens), self._seconds(play))
         group.finished[play.id.index] = result
         self._note(failed=False)
         if len(group.finished) == self.lanes[group.mode].size:
@@ -372,11 +425,11 @@ class Book:
         self.lanes[group.mode].rejected += 1
         self._drop(group, "filtered")
 
-    def _fail(self, group: Group, play: Play, blame: Blame, why: Reason) -> None:
+    def _fail(self, group: Group, play: Play, blame: Blame, why: Reason, *, charge: bool = True) -> None:
         """An attempt ended without a score; its group tries again unless its budget is spent."""
         self._vacate(group, play)
-        self._waste(group.mode, why, play.tokens, self.now - play.granted_at)
-        group.failures[blame] += 1
+        self._waste(group.mode, why, play.tokens, self._seconds(play))
+        group.failures[blame] += charge
         budget = 0 if blame == "task" else _budget(self.settings, blame)
         if group.failures[blame] > budget:
             if blame in POISONOUS:
@@ -386,7 +439,7 @@ class Book:
             return
         times = sum(group.failures.values())
         rest_s = min(LONGEST_REST_S, self.settings.backoff_s * 2.0 ** (times - 1))
-        if rest_s > 0:
+        if rest_s > 0 and blame != "worker":
             group.rests.append(self.now + rest_s)
 
     def _quarantine(self, group: Group) -> None:
@@ -421,14 +474,22 @@ class Book:
         """A playing attempt is of no use any more."""
         here = play.worker in self.workers
         self._vacate(group, play)
-        self._waste(group.mode, why, play.tokens, self.now - play.granted_at)
+        self._waste(group.mode, why, play.tokens, self._seconds(play))
         if here:
             self.cancels[play.id] = why
+
+    def _seconds(self, play: Play) -> float:
+        return play.seconds if play.scoring else self.now - play.granted_at
 
     def _vacate(self, group: Group, play: Play) -> None:
         del group.running[play.id.index]
         del self.running[play.id]
         self.gone.append(play.id)
+        if not play.scoring:
+            self._leave(group, play)
+
+    def _leave(self, group: Group, play: Play) -> None:
+        """A playing attempt gives its slot and its engine back."""
         self.kinds[group.kind] -= 1
         self.homeless.discard(play.id)
         worker = self.workers.get(play.worker)
@@ -479,10 +540,13 @@ class Book:
         played = [sorted(worker.plays) for worker in lost]
         for plays in played:
             self._note(failed=True)  # however much it played, one worker is one fault
+            charged: set[int] = set()
             for attempt in plays:
                 self.may_cancel.add(attempt)
                 if attempt in self.running:
-                    self._fail(self.groups[attempt.group], self.running[attempt], "worker", "lost")
+                    group, new = self.groups[attempt.group], attempt.group not in charged
+                    self._fail(group, self.running[attempt], "worker", "lost", charge=new)
+                charged.add(attempt.group)
 
     def time_passed(self, event: e.TimePassed) -> None:
         beat_s = self.settings.beat_s
@@ -500,15 +564,20 @@ class Book:
 
     def _expire(self, attempt: AttemptId) -> None:
         play = self.running.get(attempt)
-        if play is not None:
-            self.cancels[attempt] = "failed"
+        if play is None:
+            return
+        if not play.scoring and (not play.engine or self.engines[play.engine].holds):
+            self.leases.append((self.now + self.settings.lease_s, attempt))  # it could not play
+        else:
+            if play.worker in self.workers:
+                self.cancels[attempt] = "failed"
             self._note(failed=True)
             self._fail(self.groups[attempt.group], play, "env", "failed")
 
     # engines, as they are told
 
     def engine_joined(self, event: e.EngineJoined) -> None:
-        engine = Engine(event.version, event.devices, holds=dict(self.holds))
+        engine = Engine(event.version, event.devices, event.capacity, holds=dict(self.holds))
         self.engines[event.engine] = engine
         self._hush(event.engine, engine)
 
@@ -518,6 +587,7 @@ class Book:
             self.late += 1
             return
         engine.state = "serving"
+        engine.strikes = 0
         self._must_load(event.engine, engine)
 
     def engine_released(self, event: e.EngineReleased) -> None:
@@ -547,10 +617,16 @@ class Book:
             self.late += 1
             return
         engine.version = event.version
+        engine.strikes = 0
         self._must_load(event.engine, engine)
 
     def _must_load(self, name: str, engine: Engine) -> None:
-        if engine.state == "serving" and not self.is_current(engine):
+        """An engine was heard of: it has what it needs by now, or must be told."""
+        if engine.state != "serving":
+            return
+        if self.is_current(engine):
+            engine.fresh = False
+        else:
             self.orders.add(("LoadWeights", name))
 
     def suspend_wanted(self, event: e.SuspendWanted) -> None:
@@ -584,6 +660,7 @@ class Book:
         for name, engine in self.on_devices(event.devices):
             if engine.state in ("leaving", "away"):
                 engine.state = "restoring"
+                engine.fresh = True
                 engine.version = self.version if event.skip_load else engine.version
                 self.orders.add(("RestoreEngine", name))
 
@@ -599,11 +676,15 @@ class Book:
         for name, engine in self.engines.items():
             if event.loaded and engine.mode != "val":
                 engine.version = event.version
-            self._must_load(name, engine)
+            if engine.state == "serving" and not self.is_current(engine):
+                self.orders.add(("LoadWeights", name))
         for group in [*self.groups.values()] if new else []:
-            limit = self.lanes[group.mode].limit
-            if limit is not None and group.state != "delivered" and 0 <= group.version < self.version - limit:
+            if self._is_too_old(group):
                 self._drop(group, "stale")
+
+    def _is_too_old(self, group: Group) -> bool:
+        limit = self.lanes[group.mode].limit
+        return limit is not None and group.state != "delivered" and 0 <= group.version < self.version - limit
 
     def batch_wanted(self, event: e.BatchWanted) -> None:
         for batch in [*self.batches.values()]:
@@ -619,7 +700,33 @@ class Book:
         self.waiting[event.consumer] = event
 
     def want_withdrawn(self, event: e.WantWithdrawn) -> None:
-        self.waiting.pop(event.consumer, None)
+        self._withdraw(event.consumer)
+
+    def _withdraw(self, consumer: str) -> None:
+        want = self.waiting.pop(consumer, None)
+        if want is None or self.lanes[want.mode].settings.ahead:
+            return
+        if not any(other.mode == want.mode for other in self.waiting.values()):
+            for group in [*self.groups.values()]:
+                if group.mode == want.mode and group.state != "delivered":
+                    self._drop(group, "cancelled")
+
+    def consumer_lost(self, event: e.ConsumerLost) -> None:
+        back = [batch for batch in self.batches.values() if batch.consumer == event.consumer]
+        for batch in back:
+            del self.batches[batch.batch]
+            lane = self.lanes[batch.mode]
+            lane.groups.delivered -= len(batch.groups)
+            lane.attempts.delivered -= len(batch.attempts)
+            lane.lags = [lane.lags[0] - len(batch.groups), lane.lags[1] - sum(batch.lags), lane.lags[2]]
+            for number in batch.groups:
+                self._ready(self.groups[number])
+        self._withdraw(event.consumer)
+        for group in [self.groups[n] for batch in back for n in batch.groups if n in self.groups]:
+            if self.closed:
+                self._drop(group, "shutdown")
+            elif self._is_too_old(group):
+                self._drop(group, "stale")
 
     def batch_trained(self, event: e.BatchTrained) -> None:
         batch = self.batches.get(event.batch)
@@ -715,10 +822,16 @@ class Book:
         engine = self.engines.get(command.engine)
         assert engine is not None, f"{command} on an engine that is gone"
         assert self._is_usable(engine, command.mode), f"{command} on an engine that is not: {engine}"
-        assert engine.version == command.version, f"{command} on an engine with other weights: {engine}"
+        version = engine.version if engine.mode == "val" else self.version
+        assert command.version == version, f"{command} on an engine with other weights: {engine}"
+        free = [name for name in self.usable(command.mode) if not self.engines[name].holds]
         if engine.holds:
-            free = [name for name in self.usable(command.mode) if not self.engines[name].holds]
             assert not free, f"{command} on a held engine beside {free}"
+        else:
+            room = [name for name in free if not self._has_its_share(self.engines[name])]
+            assert room, f"{command} and every engine has its share"
+            healthy = [name for name in free if self.engines[name].strikes < SICK]
+            assert engine.strikes < SICK or not healthy, f"{command} on a sick engine beside {healthy}"
         engine.plays.add(command.attempt)
 
     def cancel_attempt(self, command: c.CancelAttempt) -> None:
@@ -738,7 +851,8 @@ class Book:
         self.moves.discard(command.attempt)
         play.engine = command.engine
         if not command.engine:
-            assert not self.usable(mode), f"{command} to nowhere, and {self.usable(mode)} serve"
+            usable = self.usable(mode)
+            assert self._is_anyone_full(usable) or not usable, f"{command} to nowhere, and {usable} serve"
             self.homeless.add(command.attempt)
             return
         assert self._is_usable(self.engines[command.engine], mode), f"{command} to one that does not serve"

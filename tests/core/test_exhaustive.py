@@ -83,6 +83,15 @@ WORLDS: dict[str, Tiny] = {
     "judged": tiny(1, 2, {"tasks": 4, "wants": 2, "reject": 2, "late": 1}, filter="external", max_filter_rounds=1),
     "tail": tiny(1, 2, {"tasks": 5, "wants": 2, "fail": 1}, tail=0.5, slots=3, env_retries=0),
     "rests": tiny(1, 2, {"tasks": 2, "wants": 1, "fail": 2, "tick": 4}, backoff_s=1.0, lease_s=8.0),
+    "scores": tiny(1, 2, {"tasks": 3, "wants": 2, "score": 2, "lose": 1, "fail": 1}, reward_retries=0),
+    "scores_in_time": tiny(1, 1, {"tasks": 1, "wants": 1, "score": 1, "suspend": 1, "tick": 3}, lease_s=8.0),
+    "lost_consumer": tiny(1, 2, {"tasks": 3, "wants": 2, "lose_consumer": 1, "loaded": 1, "second": 1}),
+    "lost_and_old": tiny(
+        1, 1, {"tasks": 3, "wants": 2, "lose_consumer": 1, "loaded": 2}, staleness=1.0, on_stale="wait"
+    ),
+    "not_ahead": tiny(1, 2, {"tasks": 4, "wants": 2, "second": 1, "withdraw": 1, "lose_consumer": 1}, ahead=False),
+    "held_and_behind": tiny(1, 2, {"tasks": 2, "wants": 1, "suspend": 1, "publish": 1}, engines=2, staleness=1.0),
+    "new_epoch": tiny(1, 2, {"tasks": 3, "wants": 2, "over": 1, "open": 2}),
     "shutdown": tiny(2, 4, {"tasks": 3, "wants": 2, "shutdown": 1, "late": 1}),
 }  # fmt: skip
 
@@ -179,8 +188,9 @@ def purse_step(left: int) -> int:
 
 def misfortunes(book: Book) -> Iterator[tuple[str, e.AnyEvent]]:
     """Whatever costs something."""
-    for attempt in book.running:
-        yield "fail", e.AttemptEnded(attempt, Failed("env", "it broke"))
+    for attempt, play in book.running.items():
+        yield "fail", e.AttemptEnded(attempt, Failed("reward" if play.scoring else "env", "it broke"))
+        yield "score", e.EpisodeEnded(attempt, 1, play.version)
     for attempt in book.gone:
         yield "late", e.AttemptEnded(attempt, Finished(1.0, 1, book.version))
     for worker in book.workers:
@@ -194,6 +204,8 @@ def misfortunes(book: Book) -> Iterator[tuple[str, e.AnyEvent]]:
     yield "publish", e.VersionPublished(book.version + 1)
     yield "loaded", e.VersionPublished(book.version + 1, loaded=True)
     yield "shutdown", e.ShutdownWanted()
+    yield "lose_consumer", e.ConsumerLost("trainer")
+    yield ("open", e.SourceOpened("train")) if book.lanes["train"].ended else ("over", e.SourceEnded("train"))
     yield from engine_misfortunes(book)
 
 

@@ -1,5 +1,7 @@
 """Events that cannot have happened raise with the story, and change nothing."""
 
+from math import inf, nan
+
 import pytest
 from tests.core.given import complete, ended, failed, opened, progressed, refusal, staffed, wanted
 
@@ -7,8 +9,10 @@ from windrow.core.events import (
     BatchTrained,
     EngineAssigned,
     EngineJoined,
+    EpisodeEnded,
     GroupJudged,
     SourceEnded,
+    SourceOpened,
     SuspendWanted,
     TaskArrived,
     TimePassed,
@@ -16,6 +20,7 @@ from windrow.core.events import (
     WorkerJoined,
 )
 from windrow.errors import IllegalEvent, InternalError
+from windrow.types import AttemptId
 
 CASES = {
     "an attempt of a group that never was": (ended(9, 0), r"attempt g9.a0 was never granted\ng9 never was"),
@@ -30,7 +35,13 @@ CASES = {
     "a task that was not asked for": (TaskArrived("train", 5), r"tag '' arrived for train that was not asked for"),
     "a task of an unknown tag": (TaskArrived("train", 5, "maze"), r"tag 'maze' arrived for train that was not asked"),
     "a task of another mode": (TaskArrived("val", 5), r"tag '' arrived for val that was not asked for"),
-    "the end of an unknown tag": (SourceEnded("train", "maze"), r"unknown tag 'maze' ended; known: "),
+    "the end of an unknown tag": (SourceEnded("train", "maze"), r"the source of an unknown tag 'maze'; known: "),
+    "the opening of an unknown tag": (SourceOpened("train", "maze"), r"the source of an unknown tag 'maze'; known: "),
+    "a played episode that was never granted": (EpisodeEnded(AttemptId(0, 7), 3), r"g0.a7 was never granted\ng0 "),
+    "a score that is no number": (ended(0, 0, score=nan), r"g0.a0 has score nan; report it as failed\ng0 "),
+    "a score without bounds": (ended(0, 0, score=-inf), r"g0.a0 has score -inf; report it as failed\ng0 "),
+    "fewer than no tokens": (ended(0, 0, tokens=-1), r"attempt g0.a0 has -1 tokens\ng0 "),
+    "a failure with fewer than no tokens": (failed(0, 0, tokens=-1), r"attempt g0.a0 has -1 tokens\ng0 "),
     "a worker that joins twice": (WorkerJoined("w0", 8), r"worker 'w0' joined twice; report it lost"),
     "a worker without slots": (WorkerJoined("w1", 0), r"worker 'w1' offers 0 slots for kinds \[''\]"),
     "a worker without kinds": (WorkerJoined("w1", 2, ()), r"worker 'w1' offers 2 slots for kinds \[\]"),
@@ -53,8 +64,16 @@ def test_it_raises_with_the_story_and_changes_nothing(event, message):
 def test_time_does_not_go_back():
     made = opened(size=1, batch=1)
     made.step(TimePassed(), 5.0)
-    with refusal(made, IllegalEvent, match=r"time went back from 5.0 to 4.0 with TimePassed\(\)"):
+    with refusal(made, IllegalEvent, match=r"time went from 5.0 to 4.0 with TimePassed\(\)"):
         made.step(TimePassed(), 4.0)
+
+
+@pytest.mark.parametrize("now", [inf, -inf, nan])
+def test_time_is_a_number(now):
+    made = opened(size=1, batch=1)
+    made.step(TimePassed(), 5.0)
+    with refusal(made, IllegalEvent, match=f"time went from 5.0 to {now}"):
+        made.step(TimePassed(), now)
 
 
 def test_time_may_stand_still():

@@ -1,10 +1,35 @@
 """Leases: deadlines, heartbeats, workers that leave or die."""
 
 import pytest
-from tests.core.given import complete, ended, failed, machine, only, opened, played, progressed, queued, wanted
+from tests.core.given import (
+    Checked,
+    complete,
+    ended,
+    failed,
+    machine,
+    only,
+    opened,
+    played,
+    progressed,
+    queued,
+    wanted,
+)
 
-from windrow.core.commands import CancelAttempt, FetchTask, GrantLease
-from windrow.core.events import TimePassed, WorkerBeat, WorkerJoined, WorkerLeft, WorkerLost
+from windrow.core.commands import CancelAttempt, DropGroup, FetchTask, GrantLease
+from windrow.core.events import (
+    EngineLost,
+    EpisodeEnded,
+    ResumeWanted,
+    ShutdownWanted,
+    SuspendWanted,
+    TimePassed,
+    VersionPublished,
+    WorkerBeat,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerLost,
+)
+from windrow.core.machine import Machine
 from windrow.types import AttemptId
 
 
@@ -81,7 +106,100 @@ def test_when_its_deadline_comes_something_is_done_or_it_moves_on():
     while (due := made.next_deadline) is not None and len(seen) < 4:
         made.step(TimePassed(), due)
         seen.append(due)
-    assert seen == [25.0, 65.0]  # the worker is silent; the rest is over; there is no worker to play it
+    assert seen == [25.0]  # the worker is silent; there is no other to play it
+
+
+@pytest.mark.parametrize("event", [SuspendWanted("user"), EngineLost("e0")])
+def test_a_lease_that_runs_out_while_nothing_can_be_generated_is_renewed_whole(event):
+    made = opened(size=1, batch=1, lease_s=60.0)
+    made.step(event, 10.0)
+    assert made.step(TimePassed(), 61.0) == []
+    assert made.next_deadline == 121.0
+
+
+def test_a_renewed_lease_runs_out_once_its_engine_generates():
+    made = opened(size=1, batch=1, lease_s=60.0)
+    made.step(SuspendWanted("user"))
+    made.step(TimePassed(), 60.0)
+    made.step(ResumeWanted("user"), 70.0)
+    assert made.step(TimePassed(), 120.0) == [CancelAttempt(AttemptId(0, 0), "w0", "failed")]
+
+
+def test_a_renewed_lease_is_found_again_in_a_snapshot():
+    made = opened(size=1, batch=1, lease_s=60.0)
+    made.step(SuspendWanted("user"))
+    made.step(TimePassed(), 60.0)
+    assert Machine.restore(made.snapshot()).next_deadline == 120.0
+
+
+# scores
+
+
+def scoring(**rest) -> Checked:
+    """g0.a0 was played to its end in two seconds and waits for its score."""
+    made = opened(size=1, batch=2, slots=1, lease_s=60.0, **rest)
+    made.step(EpisodeEnded(AttemptId(0, 0), 7, 0), 2.0)
+    return made
+
+
+def test_an_episode_that_was_played_gives_its_slot_and_its_engine_to_another():
+    made = opened(size=1, batch=2, slots=1)
+    assert played(made.step(EpisodeEnded(AttemptId(0, 0), 7))) == ["g1.a0"]
+    assert made.status().attempts_scoring == 1
+    assert made.status().lanes["train"].attempts_playing == 1
+
+
+def test_a_score_completes_an_attempt_whose_episode_was_played():
+    made = scoring()
+    made.step(ended(0, 0, tokens=7), 9.0)
+    assert made._books.groups[0].attempts[0].seconds == 2.0
+    assert made.status().attempts_scoring == 0
+
+
+def test_a_score_that_does_not_come_in_time_is_a_failure_even_while_engines_are_held():
+    made = scoring()
+    made.step(SuspendWanted("user"))
+    assert CancelAttempt(AttemptId(0, 0), "w0", "failed") in made.step(TimePassed(), 60.0)
+    assert made.ledgers["train"].waste["failed"].seconds == 2.0
+
+
+def test_a_lost_worker_does_not_take_along_what_waits_for_its_score():
+    made = scoring()
+    made.step(WorkerLost("w0"))
+    made.step(ended(0, 0, tokens=7), 9.0)
+    assert made._books.groups[0].state == "ready"
+
+
+def test_a_leaving_worker_is_gone_before_the_score_comes():
+    made = scoring(tasks=1, beat_s=50.0)
+    made.steps(WorkerLeft("w0"), ended(0, 0), now=3.0)
+    assert made._books.groups[0].state == "ready"
+
+
+def test_a_dropped_group_cancels_what_waits_for_its_score():
+    made = scoring()
+    assert CancelAttempt(AttemptId(0, 0), "w0", "shutdown") in made.step(ShutdownWanted())
+    assert made.status().attempts_scoring == 0
+
+
+def test_a_reward_that_fails_after_the_episode_is_tried_again():
+    made = scoring(backoff_s=0.0)
+    made.step(failed(0, 0, "reward"))
+    assert made._books.groups[0].failures == {"reward": 1}
+    assert played(made.step(ended(1, 0))) == ["g0.a1"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_episode_that_ends_twice_or_too_late_is_counted(times):
+    made = scoring()
+    made.steps(*[EpisodeEnded(AttemptId(0, 0), 7)] * (times - 1), ended(0, 0), EpisodeEnded(AttemptId(0, 0), 7))
+    assert made.late == times
+
+
+def test_an_episode_tells_how_old_its_tokens_are():
+    made = opened(size=1, batch=2, staleness=2.0)
+    made.steps(VersionPublished(1, loaded=True), EpisodeEnded(AttemptId(0, 0), 7, 1))
+    assert made._books.groups[0].version == 1
 
 
 # workers
@@ -93,6 +211,19 @@ def test_a_lost_worker_loses_its_slots_and_its_attempts_play_elsewhere():
     leases = only(made.step(WorkerLost("w0", "out of memory")), GrantLease)
     assert [(str(lease.attempt), lease.worker) for lease in leases] == [("g0.a2", "w1"), ("g0.a3", "w1")]
     assert made._books.groups[0].last_failure == "g0.a1 worker: worker w0: out of memory"
+
+
+def test_a_lost_worker_costs_each_group_one_failure():
+    made = opened(size=3, batch=6, slots=6, worker_retries=1)
+    made.steps(WorkerLost("w0"), WorkerJoined("w1", 6))
+    assert [group.failures for group in made._books.groups.values()] == [{"worker": 1}, {"worker": 1}]
+    assert [drop.group for drop in only(made.step(WorkerLost("w1")), DropGroup)] == [0, 1]
+
+
+def test_what_a_lost_worker_played_does_not_rest():
+    made = opened(size=1, batch=1, backoff_s=99.0)
+    made.step(WorkerJoined("w1", 1))
+    assert played(made.step(WorkerLost("w0"))) == ["g0.a1"]
 
 
 def test_attempts_of_a_lost_worker_wait_for_a_slot():

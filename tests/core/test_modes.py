@@ -4,7 +4,7 @@ import pytest
 from tests.core.given import Checked, complete, ended, feed, fetched, only, played, serving, wanted
 
 from windrow.core.commands import DeliverBatch, DropGroup, GrantLease
-from windrow.core.events import EngineAssigned, EngineJoined, SourceEnded, VersionPublished, WorkerJoined
+from windrow.core.events import EngineAssigned, EngineJoined, SourceEnded, VersionPublished, WantWithdrawn, WorkerJoined
 from windrow.core.settings import ModeSettings, Settings
 
 
@@ -26,6 +26,15 @@ def both(slots: int, train_weight: float = 1.0, val_weight: float = 1.0) -> Chec
 def test_slots_are_shared_by_weight(train_weight, val_weight, train, val):
     lanes = both(8, train_weight, val_weight)._books.lanes
     assert (lanes["train"].running, lanes["val"].running) == (train, val)
+
+
+def test_a_validation_that_is_given_up_leaves_training_alone():
+    made = both(4)
+    complete(made, 10)
+    drops = only(made.step(WantWithdrawn("judge")), DropGroup)
+    assert [drop.group for drop in drops] == [*range(10, 20)]
+    assert {drop.why for drop in drops} == {"cancelled"}
+    assert made._books.lanes["train"].running == 4
 
 
 def test_training_comes_first_when_both_have_their_share():

@@ -8,7 +8,7 @@ from tests.core.given import Checked, complete, ended, opened, staffed, wanted
 
 from windrow.core.batches import Want
 from windrow.core.books import Lane
-from windrow.core.events import EngineLost, WantWithdrawn
+from windrow.core.events import EngineLost, EpisodeEnded, WantWithdrawn
 from windrow.core.groups import Attempt
 from windrow.core.ledger import Waste
 from windrow.errors import InternalError
@@ -24,6 +24,13 @@ def healthy() -> Checked:
     complete(made, 0)
     made.step(ended(1, 0, tokens=3), 1.0)
     made.step(ended(2, 0, tokens=3), 1.0)
+    return made
+
+
+def scored() -> Checked:
+    """The same, and the attempt of g1 that played waits for its score."""
+    made = healthy()
+    made.step(EpisodeEnded(one_playing(made).id, 5), 2.0)
     return made
 
 
@@ -79,7 +86,7 @@ def one_playing(made: Checked) -> Attempt:
     return next(a for g in made._books.groups.values() for a in g.attempts.values() if not a.finished)
 
 
-@pytest.mark.parametrize("given", [healthy, ready, hard, everything, spacious])
+@pytest.mark.parametrize("given", [healthy, scored, ready, hard, everything, spacious])
 def test_a_healthy_machine_passes(given):
     given().check()
 
@@ -147,7 +154,16 @@ def a_group_set_aside_that_is_not(made):
 @broken(2, r"playing attempts\ng1 \(train")
 def a_group_that_plays_too_much(made):
     made._books.groups[1].running += 1
-    train(made).running += 1
+
+
+@broken(2, r"length 9.0\ng1 \(train")
+def a_group_that_took_longer_than_its_attempts(made):
+    made._books.groups[1].seconds = 9.0
+
+
+@broken(2, r"tokens 4\ng1 \(train")
+def a_group_with_a_token_too_many(made):
+    made._books.groups[1].tokens += 1
 
 
 @broken(2, r"finished attempts\ng3 \(train")
@@ -381,13 +397,34 @@ def an_engine_with_the_wrong_load(made):
     made._books.engines.table["e0"].work = 99.0
 
 
-@broken(7, "g1.a1 has no engine and e0 is usable")
+@broken(7, "capacity 2, counted 1")
+def engines_with_a_capacity_that_none_has(made):
+    made._books.engines.capacity += 1
+
+
+@broken(7, "attempts that generate")
+def an_attempt_too_many_that_generates(made):
+    made._books.engines.attempts += 1
+
+
+@broken(7, "1 scoring, counted 0")
+def a_score_that_nobody_waits_for(made):
+    made._books.scoring += 1
+
+
+@broken(7, r"g1.a1 has no deadline\ng1 ", scored)
+def an_attempt_that_waits_for_its_score_forever(made):
+    made._books.leases.clear()
+
+
+@broken(7, "g1.a1 has no engine and one is usable")
 def an_attempt_that_waits_beside_an_engine(made):
     attempt, engine = one_playing(made), made._books.engines.table["e0"]
     attempt.engine = ""
     made._books.homeless[attempt.id] = None
     del engine.attempts[attempt.id]
     engine.work -= attempt.work
+    made._books.engines.attempts -= 1
 
 
 # 8: no silent stall
@@ -410,6 +447,16 @@ def a_consumer_that_was_not_told_of_the_breaker(made):
 
 
 # 9: whole or not at all
+
+
+@broken(9, "engine e0 is listed as updating")
+def an_engine_that_updates_without_need(made):
+    made._books.engines.updating["e0"] = None
+
+
+@broken(9, "engine e0 is listed as updating")
+def an_engine_that_is_behind_and_not_listed(made):
+    made._books.engines.table["e0"].version = -1
 
 
 @broken(9, "engine e0 escaped the hold of 'user'")

@@ -6,9 +6,11 @@ from tests.core.given import Checked, complete, ended, failed, feed, opened, que
 from windrow.core.events import (
     BatchTrained,
     BreakerReset,
+    ConsumerLost,
     EngineAssigned,
     EngineLost,
     EngineReleased,
+    EpisodeEnded,
     GroupJudged,
     ResumeWanted,
     ShrinkWanted,
@@ -23,7 +25,7 @@ from windrow.core.events import (
     WorkerLost,
 )
 from windrow.errors import ConfigError
-from windrow.types import from_bytes, to_bytes
+from windrow.types import AttemptId, from_bytes, to_bytes
 
 
 def playing():
@@ -88,7 +90,29 @@ def leaving():
     return made
 
 
-SITUATIONS = [playing, resting, homeless, judging, delivered, trained, aside, halted, shrunk_and_held, leaving]
+def scoring():
+    made = opened(size=1, batch=4, slots=3, lease_s=60.0)
+    made.step(EpisodeEnded(AttemptId(2, 0), 5), 1.0)
+    return made
+
+
+def syncing():
+    made = opened(size=1, batch=4, slots=6, engines=3, staleness=1.0, backoff_s=0.0, lease_s=60.0)
+    made.steps(failed(0, 0, "engine"), failed(0, 1, "engine"), SuspendWanted("user"), VersionPublished(1))
+    made.step(TimePassed(), 60.0)
+    return made
+
+
+def taken_back():
+    made = delivered()
+    made.step(ConsumerLost("trainer"))
+    return made
+
+
+SITUATIONS = [
+    playing, resting, homeless, judging, delivered, trained, aside, halted, shrunk_and_held, leaving, scoring, syncing,
+    taken_back,
+]  # fmt: skip
 
 FUTURE = [
     BreakerReset(), *serving("e9"), WorkerJoined("w9", 3), WorkerBeat("w9"), EngineReleased("e1"),

@@ -7,6 +7,7 @@ from windrow.core import stories
 from windrow.core.events import (
     BatchTrained,
     EngineLost,
+    EpisodeEnded,
     GroupJudged,
     ShutdownWanted,
     SuspendWanted,
@@ -15,6 +16,7 @@ from windrow.core.events import (
     WorkerJoined,
     WorkerLost,
 )
+from windrow.types import AttemptId
 
 
 def test_a_group_and_its_attempts_are_told():
@@ -90,6 +92,16 @@ def test_each_step_says_what_it_meant_for_one_group():
     ]
     assert told(made, EngineLost("e0"), 0) == ["       2.000  g0.a1 moved to engine none"]
     assert told(made, TimePassed(), 0) == []
+
+
+def test_an_attempt_that_waits_for_its_score_is_told():
+    made = opened(size=1, batch=1)
+    said = told(made, EpisodeEnded(AttemptId(0, 0), 9), 0, 2.0)
+    assert said == ["       2.000  g0.a0 was played to its end, 9 tokens, and waits for its score"]
+    made.step(TimePassed(), 5.0)
+    assert made.story(0, 0) == (
+        "  g0.a0 granted at 0.000 under version 0 played 2.000 s, waits for its score: 9 tokens"
+    )
 
 
 def test_the_end_of_a_group_is_told():

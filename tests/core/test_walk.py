@@ -76,6 +76,27 @@ WORLDS: dict[str, World] = {
         settings(mode(2, 4, staleness=1.0), env_retries=0, reward_retries=1, engine_retries=1, worker_retries=0),
         Habits(weights={"fail": 8, "pardon": 2}),
     ),
+    "syncs": World(
+        settings(mode(1, 24, staleness=2.0), engine_retries=9),
+        Habits(
+            workers=4, slots=12, engines=6,
+            weights={"arrive": 40, "fail": 8, "engine_load": 2, "publish": 3, "suspend": 2, "resume": 2},
+        ),
+    ),
+    "sick": World(
+        settings(mode(1, 8, staleness=1.0), engine_retries=99, backoff_s=0.0),
+        Habits(blames=("engine", "engine", "env"), weights={"fail": 24, "finish": 12, "suspend": 0.2}),
+    ),
+    "epochs": World(
+        settings(mode(2, 4, staleness=1.0, on_stale="wait")),
+        Habits(
+            consumers=ALL_THREE, weights={"end_source": 1, "open_source": 3, "consumer_lose": 2, "withdraw": 2},
+        ),
+    ),
+    "scores": World(
+        settings(mode(2, 4, spares=1, staleness=1.0), lease_s=6.0, beat_s=8.0),
+        Habits(weights={"episode": 30, "finish": 12, "beat": 12, "worker_join": 6, "suspend": 1, "engine_lose": 1}),
+    ),
     "breaker": World(
         settings(mode(2, 4), breaker_share=0.5, breaker_window=6, backoff_s=0.0),
         Habits(weights={"fail": 8, "reset": 3}, consumers=BOTH),

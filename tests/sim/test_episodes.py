@@ -7,7 +7,7 @@ from tests.sim.fifo import Fifo
 from tests.sim.given import config, constant, turns
 
 from windrow.core.commands import CancelAttempt, GrantLease, MoveAttempt
-from windrow.core.events import AttemptEnded, AttemptProgressed
+from windrow.core.events import AttemptEnded, AttemptProgressed, EpisodeEnded
 from windrow.sim.world import World
 from windrow.types import AttemptId, Failed, Finished
 
@@ -42,6 +42,8 @@ def name(event: object) -> str:
     match event:
         case AttemptProgressed(attempt, tokens, oldest):
             return f"{attempt} has {tokens} tokens from v{oldest}"
+        case EpisodeEnded(attempt, tokens, oldest):
+            return f"{attempt} was played to its end with {tokens} tokens from v{oldest}"
         case AttemptEnded(attempt, Finished(_, tokens, oldest)):
             return f"{attempt} finished with {tokens} tokens from v{oldest}"
         case AttemptEnded(attempt, Failed(blame, why)):
@@ -63,8 +65,18 @@ def test_one_episode_by_hand():
     assert stage.until(99) == [
         "4 g0.a0 has 10 tokens from v0",
         "8.5 g0.a0 has 20 tokens from v0",
+        "11.5 g0.a0 was played to its end with 20 tokens from v0",
         "13.5 g0.a0 finished with 20 tokens from v0",
     ]
+
+
+def test_a_score_is_waited_for_without_a_slot():
+    stage = Stage(two_turns(), reward={"time_s": constant(2)})
+    stage.grant()
+    stage.until(11.4)
+    assert stage.ledger.occupied == 1
+    stage.until(11.6)
+    assert stage.ledger.occupied == 0
 
 
 def test_without_prefix_reuse_the_whole_history_is_read_again():

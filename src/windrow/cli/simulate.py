@@ -150,7 +150,7 @@ def _memory_mb() -> float:
 
 
 def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
-    from windrow.sim.compare import POLICIES, compare, find, machine, pieces
+    from windrow.sim.compare import POLICIES, compare, find, ignored_by_rivals, machine, pieces
     from windrow.sim.plot import draw
 
     png = None if args.no_png else _png_path(args)
@@ -166,6 +166,9 @@ def _compare(args: argparse.Namespace, config: "SimConfig", out: Output) -> int:
         out.warn(f"stopped early: {comparison.pieces} of {total} runs are in these figures")
     for what, why in comparison.skipped.items():
         out.warn(f"{what} left out: {why}")
+    ignored = ignored_by_rivals(config)
+    if ignored:
+        out.warn(f"the other schedulers play without {', '.join(ignored)}: they have less to do")
     failed = {run.policy: run.report.outcome for run in comparison.runs if run.report.outcome not in WELL_ENDED}
     for policy, outcome in failed.items():
         out.warn(f"{policy} did not come to its end: {outcome}")

@@ -11,7 +11,7 @@ from math import ceil
 from windrow.core.batches import ALL
 from windrow.core.books import Books, Lane
 from windrow.core.commands import FetchTask
-from windrow.core.events import SourceEnded, TaskArrived
+from windrow.core.events import SourceEnded, SourceOpened, TaskArrived
 from windrow.core.groups import Group, Rank
 from windrow.core.lifecycle import drop_group, grant
 from windrow.errors import IllegalEvent
@@ -54,12 +54,15 @@ def arrive(books: Books, event: TaskArrived) -> None:
     _place(books, lane, group)
 
 
-def end_source(books: Books, event: SourceEnded) -> None:
-    """No more tasks of a tag will come."""
+def open_or_end_source(books: Books, event: SourceEnded | SourceOpened) -> None:
+    """No more tasks of a tag will come, or there are some again."""
     tags = books.lanes[event.mode].tags
     if event.tag not in tags.table:
-        raise IllegalEvent(f"the source of an unknown tag {event.tag!r} ended; known: {', '.join(tags.table)}")
-    tags.end(event.tag)
+        raise IllegalEvent(f"the source of an unknown tag {event.tag!r}; known: {', '.join(tags.table)}")
+    if isinstance(event, SourceEnded):
+        tags.end(event.tag)
+    else:
+        tags.table[event.tag].ended = False
     books.look_everywhere()
 
 
@@ -81,6 +84,8 @@ def _place(books: Books, lane: Lane, group: Group) -> None:
     letter = books.faults.dead.get(group.task) if group.task else None
     if books.closed:
         drop_group(books, group, "shutdown")
+    elif not lane.settings.ahead and not lane.wants:
+        drop_group(books, group, "cancelled")  # whoever it was asked for no longer waits
     elif letter is not None:
         letter.refused += 1
         drop_group(books, group, "poisoned")

@@ -116,6 +116,7 @@ class Books:
         self.lengths = Lengths()
         self.leases: deque[tuple[float, AttemptId]] = deque()  # by deadline; those of ended attempts are skipped
         self.running = 0  # attempts that play, in all lanes
+        self.scoring = 0  # attempts that wait for their score
         self.rests: list[tuple[float, int, int]] = []  # a heap: when which group may retry which attempt
         self.late = 0  # answers for attempts or groups that were already forgotten
         self.out: list[AnyCommand] = []  # what the step in hand has ordered so far
@@ -133,7 +134,7 @@ class Books:
         return None if group is None else group.attempts.get(attempt.index)
 
     def is_running(self, attempt: AttemptId) -> bool:
-        """Somebody plays it."""
+        """It plays or waits for its score."""
         found = self.attempt(attempt)
         return found is not None and not found.finished
 

@@ -44,10 +44,22 @@ def want(books: Books, event: BatchWanted) -> None:
 
 
 def withdraw(books: Books, consumer: str) -> None:
-    """A consumer no longer waits."""
+    """A consumer no longer waits; what was begun for it alone is useless."""
     for lane in books.lanes.values():
-        lane.wants.pop(consumer, None)
+        gone = lane.wants.pop(consumer, None)
+        if gone is not None and not lane.settings.ahead and not lane.wants:
+            for group in [*books.groups.values()]:
+                if group.mode == lane.mode and group.state != "delivered":
+                    drop_group(books, group, "cancelled")
     books.look_everywhere()  # what was asked for on its behalf may leave room for others
+
+
+def lose_consumer(books: Books, consumer: str) -> None:
+    """A consumer died: what it had not acknowledged is ready again, if it is not too old."""
+    for batch in [*books.batches.values()]:
+        if batch.consumer == consumer:
+            _take_back(books, batch)
+    withdraw(books, consumer)
 
 
 def trained(books: Books, number: int) -> None:
@@ -191,6 +203,28 @@ def _take(books: Books, lane: Lane, count: int) -> list[Group]:
         group.state = "delivered"
         lane.alive -= 1
     return groups
+
+
+def _take_back(books: Books, batch: Batch) -> None:
+    lane = books.lanes[batch.mode]
+    del books.batches[batch.id]
+    for number, lag in zip(batch.groups, batch.lags, strict=True):
+        group = books.groups[number]
+        group.state = "ready"
+        version, group.version = group.version, -1
+        lane.set_version(group, version)
+        lane.ready.setdefault(version, {})[number] = None
+        lane.ledger.take_back_group(lane.size, lag)
+    lane.num_ready += len(batch.groups)
+    lane.alive += len(batch.groups)
+    lane.untrained -= len(batch.groups)
+    if batch.version == books.version:
+        lane.delivered_now -= len(batch.groups)
+    else:
+        lane.loose_versions += 1  # its groups grew older while they counted as delivered
+    if books.closed:
+        for number in batch.groups:
+            drop_group(books, books.groups[number], "shutdown")
 
 
 def _end_round(books: Books, lane: Lane) -> None:

@@ -35,6 +35,13 @@ class SourceEnded(Event, frozen=True):
     tag: str = ""
 
 
+class SourceOpened(Event, frozen=True):
+    """A source that had ended has tasks again: a new epoch, or the next validation."""
+
+    mode: Mode
+    tag: str = ""
+
+
 # workers and attempts
 
 
@@ -75,8 +82,16 @@ class AttemptProgressed(Event, frozen=True):
     """Version of its oldest policy token, if it has one."""
 
 
+class EpisodeEnded(Event, frozen=True):
+    """An episode was played to its end and waits for its score; its slot and its engine are free."""
+
+    attempt: AttemptId
+    tokens: int
+    oldest_version: int = -1
+
+
 class AttemptEnded(Event, frozen=True):
-    """An episode ended, one way or the other."""
+    """An attempt ended, with a score or without."""
 
     attempt: AttemptId
     outcome: Outcome
@@ -197,6 +212,12 @@ class WantWithdrawn(Event, frozen=True):
     consumer: str
 
 
+class ConsumerLost(Event, frozen=True):
+    """A consumer died: it no longer waits, and what it had not acknowledged may be delivered anew."""
+
+    consumer: str
+
+
 class BatchTrained(Event, frozen=True):
     """A delivered batch was used; it will not be asked for again.
 
@@ -230,11 +251,13 @@ class ShutdownWanted(Event, frozen=True):
 AnyEvent = (
     TaskArrived
     | SourceEnded
+    | SourceOpened
     | WorkerJoined
     | WorkerBeat
     | WorkerLeft
     | WorkerLost
     | AttemptProgressed
+    | EpisodeEnded
     | AttemptEnded
     | GroupJudged
     | EngineJoined
@@ -250,6 +273,7 @@ AnyEvent = (
     | VersionPublished
     | BatchWanted
     | WantWithdrawn
+    | ConsumerLost
     | BatchTrained
     | TimePassed
     | TaskPardoned

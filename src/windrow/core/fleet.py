@@ -52,7 +52,8 @@ def ready(books: Books, name: str) -> None:
     if engine is None or engine.state not in ("warming", "restoring"):
         books.late += 1
         return
-    engine.state = "serving"
+    engine.strikes = 0
+    books.engines.enter(engine, "serving")
     _serve_or_load(books, engine)
 
 
@@ -63,6 +64,8 @@ def loaded(books: Books, event: WeightsLoaded) -> None:
         books.late += 1
         return
     engine.version = event.version
+    engine.strikes = 0
+    books.engines.note_version(engine)
     if engine.state == "serving":
         _serve_or_load(books, engine)
 
@@ -74,6 +77,7 @@ def publish(books: Books, event: VersionPublished) -> None:
     for engine in book.table.values():
         if event.loaded and engine.mode != "val":
             engine.version = event.version
+        book.note_version(engine)
         if engine.state != "serving":
             continue
         if book.is_current(engine):
@@ -88,7 +92,7 @@ def lose(books: Books, name: str) -> None:
     if engine is None:
         books.late += 1
         return
-    engine.state = "away"
+    books.engines.enter(engine, "away")
     _evict(books, engine, MODES)
 
 
@@ -97,6 +101,7 @@ def assign(books: Books, event: EngineAssigned) -> None:
     engine = _known(books, event.engine)
     engine.mode = event.mode
     engine.posted = -1.0
+    books.engines.note_version(engine)
     if event.mode is not None:
         _evict(books, engine, tuple(mode for mode in MODES if mode != event.mode))
     if engine.state == "serving":
@@ -121,7 +126,6 @@ def resume(books: Books, holder: str) -> None:
     for engine in books.engines.table.values():
         if books.engines.let_go(engine, holder):
             books.out.append(ResumeEngine(engine.id))
-    books.look_for_slots = True
 
 
 def shrink(books: Books, event: ShrinkWanted) -> None:
@@ -131,7 +135,7 @@ def shrink(books: Books, event: ShrinkWanted) -> None:
     for mode in MODES:
         _check_remaining(books, event, going, mode)
     for engine in going:
-        engine.state = "leaving"
+        books.engines.enter(engine, "leaving")
     for engine in going:
         _evict(books, engine, MODES)
         books.out.append(ReleaseEngine(engine.id))
@@ -143,7 +147,7 @@ def released(books: Books, name: str) -> None:
     if engine is None or engine.state != "leaving":
         books.late += 1
         return
-    engine.state = "away"
+    books.engines.enter(engine, "away")
 
 
 def expand(books: Books, event: ExpandWanted) -> None:
@@ -156,7 +160,7 @@ def expand(books: Books, event: ExpandWanted) -> None:
         if missing:
             raise Refused(f"engine {engine.id!r} needs devices {sorted(missing)} too; got {sorted(offered)}")
     for engine in coming:
-        engine.state = "restoring"
+        books.engines.enter(engine, "restoring")
         engine.fresh = True
         if event.skip_load:
             engine.version = books.version
@@ -166,15 +170,14 @@ def expand(books: Books, event: ExpandWanted) -> None:
 def _serve_or_load(books: Books, engine: Engine) -> None:
     """A warm engine serves, or is told to load what it lacks."""
     book = books.engines
+    engine.weigh(engine.work)
+    book.post(engine)
     if not book.is_current(engine):
         books.out.append(LoadWeights(engine.id, book.version))
         return
-    book.post(engine)
-    rehouse(books)
     if engine.fresh:
         engine.fresh = False
         _take_share(books, engine)
-    books.look_for_slots = True
 
 
 def _take_share(books: Books, engine: Engine) -> None:

@@ -23,14 +23,18 @@ class Attempt(Record):
     engine: str
     """Empty while there is none for it."""
     granted_at: float
+    deadline: float
+    """When its lease runs out."""
     version: int
     """The oldest that its tokens can have; exact once it has reported."""
     work: float
     """Tokens it was expected to cost, booked with its engine."""
     tokens: int = 0
     seconds: float = 0.0
-    """How long it took, once it has finished."""
+    """How long it was played, once that is over."""
     score: float = 0.0
+    scoring: bool = False
+    """Played to its end, waiting for its score; no slot and no engine are with it."""
     finished: bool = False
     moves: int = 0
 
@@ -56,6 +60,7 @@ class Group(Record):
     vacated: list[int] = []
     """A heap: seats whose attempt was thrown away, to be taken again."""
     running: int = 0
+    """Attempts that play or wait for their score."""
     finished: int = 0
     resting: list[int] = []
     """Indexes of failed attempts whose retry waits for its back-off to pass."""

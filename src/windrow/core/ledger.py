@@ -78,6 +78,13 @@ class Ledger(Record):
         self.lag_sum += lag
         self.lag_max = max(self.lag_max, lag)
 
+    def take_back_group(self, attempts: int, lag: int) -> None:
+        """Undo `deliver_group`; the largest lag ever seen stays."""
+        self.groups.deliver(-1)
+        self.attempts.deliver(-attempts)
+        self.lags -= 1
+        self.lag_sum -= lag
+
 
 def empty_ledger() -> Ledger:
     """A ledger before anything happened."""

@@ -6,11 +6,12 @@ later is only counted.
 """
 
 from heapq import heappop, heappush
+from math import isfinite
 from typing import assert_never
 
 from windrow.core.books import Books, Lane
 from windrow.core.commands import CancelAttempt, DropGroup, GrantLease, Halt, JudgeGroup
-from windrow.core.events import AttemptEnded, AttemptProgressed, GroupJudged
+from windrow.core.events import AttemptEnded, AttemptProgressed, EpisodeEnded, GroupJudged
 from windrow.core.groups import Attempt, Group
 from windrow.errors import IllegalEvent
 from windrow.types import AttemptId, Blame, Failed, Finished, Reason
@@ -31,8 +32,27 @@ def progress(books: Books, event: AttemptProgressed) -> None:
         _learn_version(books, books.groups[event.attempt.group], attempt, event.oldest_version)
 
 
+def play_out(books: Books, event: EpisodeEnded) -> None:
+    """An episode is over; its score comes later."""
+    attempt = books.attempt(event.attempt)
+    if attempt is None or attempt.finished or attempt.scoring:
+        _count_late(books, event.attempt)
+        return
+    group = books.groups[event.attempt.group]
+    books.workers.heard_of(attempt.worker, books.now)
+    attempt.tokens = max(attempt.tokens, event.tokens)
+    attempt.seconds = books.now - attempt.granted_at
+    _vacate(books, group, attempt)
+    attempt.scoring = True
+    books.scoring += 1
+    if event.oldest_version != attempt.version:
+        _learn_version(books, group, attempt, event.oldest_version)
+    books.look_for_slots = True
+
+
 def end(books: Books, event: AttemptEnded) -> None:
-    """An episode ended, one way or the other."""
+    """An attempt ended, one way or the other."""
+    _check_numbers(event)
     attempt = books.attempt(event.attempt)
     if attempt is None or attempt.finished:
         _count_late(books, event.attempt)
@@ -44,6 +64,9 @@ def end(books: Books, event: AttemptEnded) -> None:
             _finish(books, group, attempt, finished)
         case Failed() as failed:
             note_failure(books, f"{attempt.id} {failed.blame}: {failed.why}")
+            if failed.blame == "engine":
+                books.engines.strike(attempt.engine, failed=True)
+                group.engine = ""  # whatever it knows there, its retry may go elsewhere
             fail(books, group, attempt, failed, "failed", tell=False)
         case _:
             assert_never(event.outcome)
@@ -72,8 +95,10 @@ def grant(books: Books, lane: Lane, group: Group) -> bool:
     seat = _seat(group)
     worker = books.workers.take(group.kind, attempt_id)
     work = books.lengths.foretell_tokens(group)
-    version = min(engine.version, books.version)  # weights ahead of the published version count as published
-    attempt = Attempt(attempt_id, seat, worker, engine.id, now, version, work)
+    # weights ahead of the published version count as published, and an engine behind it is held until it has them
+    version = engine.version if engine.mode == "val" else books.version
+    deadline = now + books.settings.lease_s
+    attempt = Attempt(attempt_id, seat, worker, engine.id, now, deadline, version, work)
     group.attempts[group.next_index] = attempt
     group.next_index += 1
     group.running += 1
@@ -84,10 +109,9 @@ def grant(books: Books, lane: Lane, group: Group) -> bool:
     books.running += 1
     lane.ledger.attempts.admit()
     books.engines.book(engine, attempt_id, work)
-    deadline = now + books.settings.lease_s
     books.leases.append((deadline, attempt_id))
     books.out.append(
-        GrantLease(attempt_id, seat, worker, engine.id, group.ordinal, group.tag, lane.mode, engine.version, deadline)
+        GrantLease(attempt_id, seat, worker, engine.id, group.ordinal, group.tag, lane.mode, version, deadline)
     )
     books.requeue(lane, group)
     return True
@@ -96,20 +120,20 @@ def grant(books: Books, lane: Lane, group: Group) -> bool:
 def _finish(books: Books, group: Group, attempt: Attempt, outcome: Finished) -> None:
     """An attempt came to its end with a score."""
     lane = books.lane_of(group)
-    _vacate(books, lane, group, attempt)
+    _stop(books, group, attempt)
     attempt.finished = True
     attempt.score = outcome.score
     attempt.tokens = max(attempt.tokens, outcome.tokens)
-    attempt.seconds = books.now - attempt.granted_at
     group.finished += 1
     group.seconds += attempt.seconds
-    group.tokens += outcome.tokens
+    group.tokens += attempt.tokens
     if outcome.oldest_version != attempt.version:
         _learn_version(books, group, attempt, outcome.oldest_version)
     known = books.lengths.tag_tokens
     mean = known.get(group.tag, float(outcome.tokens))
     known[group.tag] = mean + RECENT * (outcome.tokens - mean)
     books.faults.note("")
+    books.engines.strike(attempt.engine, failed=False)
     if group.finished == group.size:
         _complete(books, lane, group)
     else:
@@ -132,13 +156,22 @@ def note_failure(books: Books, why: str) -> None:
         books.look_for_batches = True
 
 
-def fail(books: Books, group: Group, attempt: Attempt, failure: Failed, why: Reason, *, tell: bool = True) -> None:
-    """An attempt ended without a score: try again later, or give the group up."""
+def fail(
+    books: Books,
+    group: Group,
+    attempt: Attempt,
+    failure: Failed,
+    why: Reason,
+    *,
+    tell: bool = True,
+    charge: bool = True,
+) -> None:
+    """An attempt ended without a score: try again later, or give the group up; `charge` it to the group's budget."""
     lane = books.lane_of(group)
     attempt.tokens = max(attempt.tokens, failure.tokens)
     throw_away(books, lane, group, attempt, why, tell=tell)
     lane.set_version(group, group.oldest_version())
-    group.failures[failure.blame] = group.failures.get(failure.blame, 0) + 1
+    group.failures[failure.blame] = group.failures.get(failure.blame, 0) + charge
     group.last_failure = f"{attempt.id} {failure.blame}: {failure.why}"
     _retry_or_give_up(books, lane, group, attempt.id, failure.blame)
     books.look_for_slots = books.look_for_batches = True
@@ -151,7 +184,7 @@ def _retry_or_give_up(books: Books, lane: Lane, group: Group, failed: AttemptId,
             _quarantine(books, group)
         drop_group(books, group, verdict)
         return
-    rest_s = books.faults.rest_s(group)
+    rest_s = 0.0 if blame == "worker" else books.faults.rest_s(group)  # another worker need not be waited for
     if rest_s > 0:
         group.resting.append(failed.index)
         heappush(books.rests, (books.now + rest_s, group.id, failed.index))
@@ -173,14 +206,14 @@ def throw_away(books: Books, lane: Lane, group: Group, attempt: Attempt, why: Re
     heappush(group.vacated, attempt.seat)
     if attempt.finished:
         group.finished -= 1
-        seconds = attempt.seconds
+        group.seconds -= attempt.seconds
+        group.tokens -= attempt.tokens
     else:
         reachable = attempt.worker in books.workers.table  # before a leaving worker loses its last attempt
-        _vacate(books, lane, group, attempt)
-        seconds = books.now - attempt.granted_at
+        _stop(books, group, attempt)
         if tell and reachable:
             books.out.append(CancelAttempt(attempt.id, attempt.worker, why))
-    lane.ledger.throw_away(why, attempt.tokens, seconds)
+    lane.ledger.throw_away(why, attempt.tokens, attempt.seconds)
 
 
 def empty(books: Books, group: Group, why: Reason) -> None:
@@ -275,13 +308,32 @@ def _count_late(books: Books, attempt_id: AttemptId) -> None:
     books.late += 1
 
 
-def _vacate(books: Books, lane: Lane, group: Group, attempt: Attempt) -> None:
-    """A running attempt gives its slot and its engine back."""
+def _stop(books: Books, group: Group, attempt: Attempt) -> None:
+    """An attempt that plays or waits for its score does so no longer."""
     group.running -= 1
-    lane.running -= 1
+    if attempt.scoring:
+        attempt.scoring = False
+        books.scoring -= 1
+    else:
+        attempt.seconds = books.now - attempt.granted_at
+        _vacate(books, group, attempt)
+
+
+def _vacate(books: Books, group: Group, attempt: Attempt) -> None:
+    """A playing attempt gives its slot and its engine back."""
+    books.lane_of(group).running -= 1
     books.running -= 1
     books.workers.give_back(attempt.worker, group.kind, attempt.id)
     if attempt.engine:
         books.engines.unbook(books.engines.table[attempt.engine], attempt.id, attempt.work)
     else:
         del books.homeless[attempt.id]
+
+
+def _check_numbers(event: AttemptEnded) -> None:
+    """A score is a number; whoever has none reports a failure."""
+    outcome = event.outcome
+    if isinstance(outcome, Finished) and not isfinite(outcome.score):
+        raise IllegalEvent(f"attempt {event.attempt} has score {outcome.score}; report it as failed")
+    if outcome.tokens < 0:
+        raise IllegalEvent(f"attempt {event.attempt} has {outcome.tokens} tokens")

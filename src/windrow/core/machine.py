@@ -22,6 +22,7 @@ An illegal event raises `IllegalEvent`, a request that would break a promise `Re
 about attempts that were already forgotten are counted and ignored.
 """
 
+from math import inf
 from typing import assert_never
 
 from windrow.core import admission, delivery, fleet, lifecycle, promises, snapshots, staff, stories
@@ -34,17 +35,20 @@ from windrow.core.events import (
     BatchTrained,
     BatchWanted,
     BreakerReset,
+    ConsumerLost,
     EngineAssigned,
     EngineJoined,
     EngineLost,
     EngineReady,
     EngineReleased,
+    EpisodeEnded,
     ExpandWanted,
     GroupJudged,
     ResumeWanted,
     ShrinkWanted,
     ShutdownWanted,
     SourceEnded,
+    SourceOpened,
     SuspendWanted,
     TaskArrived,
     TaskPardoned,
@@ -60,6 +64,7 @@ from windrow.core.events import (
 from windrow.core.faults import DeadLetter
 from windrow.core.ledger import Ledger
 from windrow.core.settings import Settings, checked
+from windrow.core.status import Status, outstanding, status
 from windrow.errors import IllegalEvent, Refused
 from windrow.types import Mode
 
@@ -77,8 +82,8 @@ class Machine:
         """Take one fact in and say what must be done about it."""
         books = self._books
         before = books.now
-        if now < before:
-            raise IllegalEvent(f"time went back from {before} to {now} with {event}")
+        if not before <= now < inf:
+            raise IllegalEvent(f"time went from {before} to {now} with {event}")
         books.now = now
         out: list[AnyCommand] = []
         books.out = out
@@ -147,6 +152,14 @@ class Machine:
         """What is known of a group, or of one of its attempts, as text."""
         return stories.tell(self._books, group, index)
 
+    def status(self) -> Status:
+        """Who waits for what, what plays where; a copy."""
+        return status(self._books)
+
+    def outstanding(self) -> list[AnyCommand]:
+        """Orders that were given and not answered, to be given again after a restore."""
+        return outstanding(self._books)
+
     def check(self) -> None:
         """Raise `InternalError` with a story if any promise is broken."""
         promises.check(self._books)
@@ -169,6 +182,8 @@ class Machine:
                 lifecycle.progress(books, event)
             case AttemptEnded():
                 lifecycle.end(books, event)
+            case EpisodeEnded():
+                lifecycle.play_out(books, event)
             case TaskArrived():
                 admission.arrive(books, event)
             case GroupJudged():
@@ -181,6 +196,8 @@ class Machine:
                 delivery.trained(books, number)
             case WantWithdrawn(consumer=consumer):
                 delivery.withdraw(books, consumer)
+            case ConsumerLost(consumer=consumer):
+                delivery.lose_consumer(books, consumer)
             case VersionPublished():
                 self._publish(event)
             case WorkerJoined():
@@ -191,8 +208,8 @@ class Machine:
                 staff.leave(books, worker)
             case WorkerLost(worker=worker, why=why):
                 staff.lose(books, worker, why or "it died")
-            case SourceEnded():
-                admission.end_source(books, event)
+            case SourceEnded() | SourceOpened():
+                admission.open_or_end_source(books, event)
             case TaskPardoned(task=task):
                 books.faults.dead.pop(task, None)
             case BreakerReset():
@@ -240,6 +257,7 @@ class Machine:
                 fleet.expand(books, event)
             case _:
                 assert_never(event)
+        books.look_for_slots = True  # whatever happened to an engine may open one, or leave an attempt without one
 
     def _publish(self, event: VersionPublished) -> None:
         books = self._books
@@ -251,7 +269,6 @@ class Machine:
         for lane in books.lanes.values():
             delivery.grow_older(lane, jump)
             delivery.drop_stale(books, lane)
-        fleet.rehouse(books)
         books.look_everywhere()
 
     def _shut_down(self) -> None:
@@ -277,9 +294,10 @@ class Machine:
             for lane in books.lanes.values():
                 admission.admit(books, lane)
         if books.look_for_slots:
+            fleet.rehouse(books)
             admission.fill(books)
             books.look_for_slots = False
-        if len(books.leases) > 2 * books.running + LEASE_SLACK:
+        if len(books.leases) > 2 * (books.running + books.scoring) + LEASE_SLACK:
             staff.clean_leases(books)
 
     def _with_story(self, error: IllegalEvent | Refused, event: AnyEvent) -> IllegalEvent | Refused:

@@ -51,11 +51,14 @@ def rank(group: Group, settings: ModeSettings, lengths: Lengths) -> Rank:
     if settings.order == "arrival":
         return (spare, 0, 0.0, 0, group.id)
     begun = group.version >= 0
-    phase = int(begun) if settings.staleness == 0.0 else int(not begun)
+    if settings.staleness > 0.0:
+        phase, started = int(not begun), 0
+    else:
+        phase, started = int(begun), group.running  # of those that are equally unknown each gets one more in turn
     if group.finished:
         return (spare, phase, -group.seconds / group.finished, 0, group.id)
     known = lengths.seconds.get(group.task)
-    return (spare, phase, UNKNOWN if known is None else -known, group.running, group.id)
+    return (spare, phase, UNKNOWN if known is None else -known, started, group.id)
 
 
 class RankedQueue:

@@ -81,7 +81,8 @@ def _counted(books: Books, lane: Lane, groups: list[Group]) -> None:
         _demand(4, all(books.groups[n].version == version for n in numbers), f"{lane.mode} ready at {version}")
     aside = {group.id for group in groups if group.state == "aside"}
     _demand(1, aside == {*lane.aside, *lane.carried}, f"{lane.mode} set aside")
-    _demand(5, lane.running == sum(group.running for group in groups), f"{lane.mode} playing: {lane.running}")
+    playing = sum(1 for group in groups for a in group.attempts.values() if not a.finished and not a.scoring)
+    _demand(5, lane.running == playing, f"{lane.mode} playing: {lane.running}, counted {playing}")
     queued = {group.id for group in groups if group.rank is not None}
     _demand(5, sum(queue.size for queue in lane.queues.values()) == len(queued), f"{lane.mode} queues")
     alive = Counter(group.tag for group in groups)
@@ -96,6 +97,9 @@ def _group_holds(books: Books, group: Group) -> None:
     total = group.running + group.finished + len(group.resting)
     _demand(2, total <= group.size + group.spares, "more attempts than size and spares", books, group)
     _demand(2, all(index < group.next_index for index in group.attempts), "an index from nowhere", books, group)
+    seconds = sum(attempt.seconds for attempt in finished)
+    _demand(2, isclose(group.seconds, seconds, rel_tol=1e-6, abs_tol=1e-6), f"length {group.seconds}", books, group)
+    _demand(2, group.tokens == sum(attempt.tokens for attempt in finished), f"tokens {group.tokens}", books, group)
     seats = {attempt.seat for attempt in group.attempts.values()}
     _demand(2, len(seats) == len(group.attempts), "two attempts on one seat", books, group)
     _demand(2, all(seat < group.size + group.spares for seat in seats), "a seat too many", books, group)
@@ -151,7 +155,7 @@ def _work_conserving(books: Books) -> None:
     if books.faults.halted:
         return
     for lane in books.lanes.values():
-        if not any(books.engines.is_usable(engine, lane.mode) for engine in books.engines.table.values()):
+        if books.engines.choose(lane.mode, "") is None:
             continue
         for kind, queue in lane.queues.items():
             idle = queue.size and books.workers.can_play(kind)
@@ -167,18 +171,22 @@ def _nothing_useless(books: Books, groups: list[Group]) -> None:
 
 def _owned(books: Books) -> None:
     leases = {attempt_id for _, attempt_id in books.leases}
-    running = 0
+    running = scoring = 0
     for group in books.groups.values():
         for attempt in group.attempts.values():
             if attempt.finished:
+                continue
+            _demand(7, attempt.id in leases, f"{attempt.id} has no deadline", books, group)
+            if attempt.scoring:
+                scoring += 1
                 continue
             running += 1
             worker = books.workers.table.get(attempt.worker)
             owned = worker is not None and attempt.id in worker.leases
             _demand(7, owned, f"{attempt.id} has no worker", books, group)
-            _demand(7, attempt.id in leases, f"{attempt.id} has no deadline", books, group)
             _demand(7, _has_engine(books, attempt), f"{attempt.id} is lost between engines", books, group)
     _demand(7, books.running == running, f"{books.running} playing, counted {running}")
+    _demand(7, books.scoring == scoring, f"{books.scoring} scoring, counted {scoring}")
     held = sum(len(worker.leases) for worker in books.workers.table.values())
     _demand(7, held == running, f"workers play {held} attempts, groups {running}")
     generating = sum(len(engine.attempts) for engine in books.engines.table.values())
@@ -201,14 +209,14 @@ def _not_stalled(books: Books, lane: Lane, groups: list[Group]) -> None:
     )
     if not lane.wants:
         return
-    moving = books.running or lane.tags.asked or any(g.state == "judging" or g.resting for g in groups)
+    moving = books.running or books.scoring or lane.tags.asked or any(g.state == "judging" or g.resting for g in groups)
     _demand(8, bool(moving) or any(obstacles(books, lane)), f"{[*lane.wants]} wait for nothing")
 
 
 def _workers_hold(books: Books) -> None:
     running: Counter[str] = Counter()
     for group in books.groups.values():
-        running[group.kind] += group.running
+        running[group.kind] += sum(1 for a in group.attempts.values() if not a.finished and not a.scoring)
     for kind, count in books.workers.running.items():
         limit = books.workers.limits.get(kind)
         _demand(5, count == running[kind], f"{count} environments of kind {kind!r} run, counted {running[kind]}")
@@ -223,12 +231,17 @@ def _workers_hold(books: Books) -> None:
 
 
 def _engines_hold(books: Books) -> None:
+    capacity = sum(engine.capacity for engine in books.engines.table.values() if engine.state == "serving")
+    _demand(7, books.engines.capacity == capacity, f"capacity {books.engines.capacity}, counted {capacity}")
+    _demand(7, books.engines.attempts == books.running - len(books.homeless), "attempts that generate")
     for engine in books.engines.table.values():
         total = sum(books.groups[name.group].attempts[name.index].work for name in engine.attempts)
         same = isclose(engine.work, total, rel_tol=1e-6, abs_tol=1e-6)
         _demand(7, same, f"engine {engine.id} has work {engine.work}, counted {total}")
+        behind = engine.state == "serving" and not books.engines.is_current(engine)
+        _demand(9, behind == (engine.id in books.engines.updating), f"engine {engine.id} is listed as updating")
         for holder in books.holds:
             _demand(9, holder in engine.holds, f"engine {engine.id} escaped the hold of {holder!r}")
-        for name in books.homeless:
-            mode = books.groups[name.group].mode
-            _demand(7, not books.engines.is_usable(engine, mode), f"{name} has no engine and {engine.id} is usable")
+    for name in books.homeless:
+        chosen = books.engines.choose(books.groups[name.group].mode, "")
+        _demand(7, chosen is None, f"{name} has no engine and one is usable")

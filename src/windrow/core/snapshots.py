@@ -192,6 +192,9 @@ def _load_engines(books: Books, state: State) -> None:
     engines.table = {engine.id: engine for engine in state.engines}
     engines.joined = state.engines_joined
     engines.version = state.version
+    for engine in state.engines:
+        engines.capacity += engine.capacity if engine.state == "serving" else 0
+        engines.note_version(engine)
     for mode in (None, *MODES):
         engines.rebuild(mode)
 
@@ -208,15 +211,19 @@ def _derive(books: Books) -> None:
         for attempt in group.attempts.values():
             if attempt.finished:
                 continue
-            leases.append((attempt.granted_at + books.settings.lease_s, attempt.id))
+            leases.append((attempt.deadline, attempt.id))
+            if attempt.scoring:
+                books.scoring += 1
+                continue
             lane.running += 1
             books.workers.running[group.kind] = books.workers.running.get(group.kind, 0) + 1
             books.workers.table[attempt.worker].leases[attempt.id] = None
             if attempt.engine:
                 books.engines.table[attempt.engine].attempts[attempt.id] = None
+                books.engines.attempts += 1
             else:
                 books.homeless[attempt.id] = None
-    books.running = len(leases)
+    books.running = len(leases) - books.scoring
     books.workers.vacant = sum(worker.free for worker in books.workers.table.values())
     books.leases = deque(sorted(leases))
     for lane in books.lanes.values():

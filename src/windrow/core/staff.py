@@ -1,7 +1,8 @@
 """Workers that come, go, fall silent and die; leases that run out; retries whose rest is over.
 
-Promises: whatever a lost worker played is failed and tried again elsewhere in the same step; a lease that runs out is
-cancelled and counts as a failure of its environment; a worker that leaves plays what it has to the end.
+Promises: whatever a lost worker played is tried again elsewhere in the same step, and costs each group one failure; a
+lease that runs out is cancelled and counts as a failure of its environment, unless its engine was held or gone; a
+worker that leaves plays what it has to the end.
 """
 
 from collections import deque
@@ -55,8 +56,10 @@ def lose(books: Books, name: str, why: str) -> None:
     books.workers.remove(worker)
     failure = Failed("worker", f"worker {name}: {why}")
     note_failure(books, failure.why)  # once: however much it played, one worker is one fault
+    charged: set[int] = set()
     for attempt in played:
-        _fail(books, attempt, failure, "lost")
+        _fail(books, attempt, failure, "lost", charge=attempt.group not in charged)
+        charged.add(attempt.group)
 
 
 def pass_time(books: Books) -> None:
@@ -75,7 +78,7 @@ def pass_time(books: Books) -> None:
         due.append(books.leases.popleft()[1])
     why = f"its lease of {books.settings.lease_s} s ran out"
     for attempt in sorted(due):
-        if books.is_running(attempt):
+        if books.is_running(attempt) and not _renew(books, attempt):
             note_failure(books, f"{attempt} env: {why}")
             _fail(books, attempt, Failed("env", why), "failed")
 
@@ -93,8 +96,18 @@ def clean_leases(books: Books) -> None:
     books.leases = deque(lease for lease in books.leases if books.is_running(lease[1]))
 
 
-def _fail(books: Books, attempt_id: AttemptId, failure: Failed, why: Reason) -> None:
+def _renew(books: Books, attempt_id: AttemptId) -> bool:
+    """Give an attempt that could not play, for its engine is held or gone, its whole time again."""
+    attempt = books.groups[attempt_id.group].attempts[attempt_id.index]
+    if attempt.scoring or (attempt.engine and not books.engines.table[attempt.engine].holds):
+        return False
+    attempt.deadline = books.now + books.settings.lease_s
+    books.leases.append((attempt.deadline, attempt_id))
+    return True
+
+
+def _fail(books: Books, attempt_id: AttemptId, failure: Failed, why: Reason, *, charge: bool = True) -> None:
     """Fail an attempt that may have been forgotten on the way here, with its group."""
     if books.is_running(attempt_id):
         group = books.groups[attempt_id.group]
-        fail(books, group, group.attempts[attempt_id.index], failure, why)
+        fail(books, group, group.attempts[attempt_id.index], failure, why, charge=charge)

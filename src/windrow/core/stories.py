@@ -14,7 +14,7 @@ from windrow.core.commands import (
     MoveAttempt,
     ResetGroup,
 )
-from windrow.core.events import AnyEvent, AttemptEnded, AttemptProgressed, GroupJudged
+from windrow.core.events import AnyEvent, AttemptEnded, AttemptProgressed, EpisodeEnded, GroupJudged
 from windrow.core.groups import Attempt, Group
 from windrow.types import Failed
 
@@ -121,13 +121,16 @@ def _of_attempt(books: Books, attempt: Attempt) -> str:
     if attempt.finished:
         end = f"finished after {attempt.seconds:.3f} s: {attempt.tokens} tokens, score {attempt.score}"
         return f"  {attempt.id} {since}{moves} {end}"
+    if attempt.scoring:
+        played = f"played {attempt.seconds:.3f} s, waits for its score: {attempt.tokens} tokens"
+        return f"  {attempt.id} {since}{moves} {played}"
     playing = books.now - attempt.granted_at
     return f"  {attempt.id} {since} {place}{moves} has played {playing:.3f} s: {attempt.tokens} tokens"
 
 
 def _group_of(event: AnyEvent) -> int | None:
     match event:
-        case AttemptEnded(attempt=attempt) | AttemptProgressed(attempt=attempt):
+        case AttemptEnded(attempt=attempt) | AttemptProgressed(attempt=attempt) | EpisodeEnded(attempt=attempt):
             return attempt.group
         case GroupJudged(group=group):
             return group
@@ -141,6 +144,8 @@ def _said(event: AnyEvent) -> str:
             return f"{attempt} failed, {blame}: {why}"
         case AttemptEnded(attempt=attempt, outcome=finished):
             return f"{attempt} finished: {finished}"
+        case EpisodeEnded(attempt=attempt, tokens=tokens):
+            return f"{attempt} was played to its end, {tokens} tokens, and waits for its score"
         case AttemptProgressed(attempt=attempt, tokens=tokens):
             return f"{attempt} has sampled {tokens} tokens"
         case _:

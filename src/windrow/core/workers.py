@@ -103,8 +103,9 @@ class WorkerBook:
 
     def heard_of(self, name: str, now: float) -> None:
         """A sign of life, if somebody watches for it."""
-        if self.beat_s:
-            self.table[name].beat_at = now
+        worker = self.table.get(name) if self.beat_s else None
+        if worker is not None:
+            worker.beat_at = now
 
     def silent(self, now: float) -> list[str]:
         """Workers that have not been heard of for too long."""

@@ -7,7 +7,7 @@ stopped at any moment, and whatever is finished by then is compared.
 
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.pool import Pool
 from os import sched_getaffinity
 from statistics import median
@@ -133,6 +133,19 @@ def find(names: Sequence[str]) -> tuple[Policy, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
+def ignored_by_rivals(config: SimConfig) -> list[str]:
+    """What of a workload the other schedulers leave out, so that they have less to do."""
+    train = config.machine.train
+    ignored = {
+        "validation": config.validation is not None,
+        "filters": train.filter != "none",
+        "spares": train.spares > 0,
+        "limits of kinds": bool(config.machine.kinds),
+        "weights of tags": len(train.shares) > 1,
+    }
+    return [what for what, is_used in ignored.items() if is_used]
+
+
 def play(config: SimConfig, policy: Policy, seed: int) -> Run:
     """One scheduler on one seed."""
     settings = but(config.machine, train=but(config.machine.train, **policy.train))
@@ -169,12 +182,23 @@ def _pieces(config: SimConfig, policies: Sequence[Policy], seeds: Iterable[int])
 
 
 def _deaf_pool() -> Pool:
-    """Processes that leave Ctrl-C to the one that talks to the user, from their first moment on."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes that leave Ctrl-C to the one that talks to the user, from their first moment on.
+
+    They inherit that the signal is blocked; one that comes while they start is remembered and heard afterwards.
+    """
+    pressed: list[int] = []
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return get_context("spawn").Pool(len(sched_getaffinity(0)))
+        pool = get_context("spawn").Pool(len(sched_getaffinity(0)))
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
+    if pressed:
+        pool.terminate()
+        raise KeyboardInterrupt
+    return pool
 
 
 def _do(piece: Piece) -> Run | Limits | Skipped:

@@ -4,13 +4,13 @@ Promises: an attempt that was cancelled or lost is forgotten at once and is neve
 keeps the tokens it has when its engine stops, dies or changes. Environments go on while engines are held.
 
 One turn: observe (the environment starts or steps) → read and generate (an engine) → step … and after the
-last turn, score.
+last turn, score; a score that takes time is waited for without a slot.
 """
 
 from collections.abc import Callable
 
 from windrow.core.commands import GrantLease
-from windrow.core.events import AttemptEnded, AttemptProgressed
+from windrow.core.events import AttemptEnded, AttemptProgressed, EpisodeEnded
 from windrow.sim.clock import Clock
 from windrow.sim.engines import Engine, Request
 from windrow.sim.fleet import Fleet
@@ -46,6 +46,8 @@ class Episode(Record):
     """The server's memory when it read this history; another one means that it has forgotten."""
     works_since: float | None = None
     """Since when its environment works; None while it waits for an engine or a score."""
+    played_s: float = -1.0
+    """How long it held its slot, once it has given it back; negative before."""
     is_over: bool = False
 
 
@@ -88,13 +90,14 @@ class Episodes:
         episode = self.playing.get(attempt)
         if episode is not None:
             self._stop(episode)
-            self.ledger.stopped(episode.begun_at, CAUSE_OF[why])
+            self.ledger.stopped(episode.played_s, CAUSE_OF[why])
 
     def lose_worker(self, worker: str) -> None:
         """Forget whatever a worker played."""
         for episode in [episode for episode in self.playing.values() if episode.grant.worker == worker]:
-            self._stop(episode)
-            self.ledger.stopped(episode.begun_at, "lost")
+            if episode.played_s < 0.0:  # else it only waits for its score, elsewhere
+                self._stop(episode)
+                self.ledger.stopped(episode.played_s, "lost")
 
     def move(self, attempt: AttemptId, engine: str) -> None:
         """Go on with another engine, from the last token."""
@@ -124,7 +127,7 @@ class Episodes:
 
     def _stop(self, episode: Episode) -> None:
         episode.is_over = True
-        self._rest(episode)
+        self._vacate(episode)
         del self.playing[episode.grant.attempt]
         if episode.request is not None and episode.server is not None:
             episode.server.withdraw(episode.request)
@@ -137,7 +140,7 @@ class Episodes:
         if plan.fate != "ok":
             self._fail(episode, plan.seconds * plan.fate_at)
             return
-        self.clock.after(plan.seconds + plan.reward_s, self._score, episode)
+        self.clock.after(plan.seconds, self._play_out, episode)
 
     def _work(self, episode: Episode, seconds: float, then: Callable[[Episode], None]) -> None:
         """The environment works for a while."""
@@ -145,7 +148,7 @@ class Episodes:
         self.clock.after(seconds, then, episode)
 
     def _rest(self, episode: Episode) -> None:
-        """The environment works no more; a wait for the score is not told apart if there are no turns."""
+        """The environment works no more."""
         if episode.works_since is not None:
             self.env_s += self.clock.now - episode.works_since
             episode.works_since = None
@@ -158,9 +161,28 @@ class Episodes:
         plan = episode.plan
         episode.turn += 1
         if episode.turn >= plan.turns:
-            self.clock.after(plan.reward_s, self._score, episode)
+            self._play_out(episode)
             return
         self._ask(episode)
+
+    def _play_out(self, episode: Episode) -> None:
+        """The episode is over: its slot is free, and its score is on the way if that takes time."""
+        if episode.is_over:
+            return
+        reward_s = episode.plan.reward_s
+        if reward_s <= 0.0:
+            self._score(episode)
+            return
+        self._vacate(episode)
+        self.tell(EpisodeEnded(episode.grant.attempt, round(episode.sampled), episode.oldest_version))
+        self.clock.after(reward_s, self._score, episode)
+
+    def _vacate(self, episode: Episode) -> None:
+        """Give the slot back, if that was not done already."""
+        self._rest(episode)
+        if episode.played_s < 0.0:
+            episode.played_s = self.clock.now - episode.begun_at
+            self.ledger.vacated()
 
     def _ask(self, episode: Episode) -> None:
         """Ask for the response to what the environment has shown."""
@@ -225,10 +247,10 @@ class Episodes:
         if episode.is_over:
             return
         episode.is_over = True
-        self._rest(episode)
+        self._vacate(episode)
         del self.playing[episode.grant.attempt]
         if isinstance(outcome, Finished):
-            self.ledger.finished(episode.grant.attempt, episode.begun_at, episode.plan.length)
+            self.ledger.finished(episode.grant.attempt, episode.played_s, episode.plan.length)
         else:
-            self.ledger.stopped(episode.begun_at, "failed")
+            self.ledger.stopped(episode.played_s, "failed")
         self.tell(AttemptEnded(episode.grant.attempt, outcome))

@@ -97,22 +97,22 @@ class Ledger:
             group.seats |= seat
             group.drawn_length += length
 
-    def finished(self, attempt: AttemptId, begun_at: float, length: float) -> None:
-        """An attempt was played to its end."""
+    def vacated(self) -> None:
+        """A slot is free again."""
         self.look()
         self.occupied -= 1
-        seconds = self.clock.now - begun_at
+
+    def finished(self, attempt: AttemptId, seconds: float, length: float) -> None:
+        """An attempt that held a slot for so long has its score."""
         group = self.groups.get(attempt.group)
         if group is None:
             self._waste("spare", seconds)  # its group was full without it
         else:
             group.finished.append(Played(attempt.index, seconds, length))
 
-    def stopped(self, begun_at: float, cause: Cause) -> None:
-        """An attempt ended in vain."""
-        self.look()
-        self.occupied -= 1
-        self._waste(cause, self.clock.now - begun_at)
+    def stopped(self, seconds: float, cause: Cause) -> None:
+        """An attempt that held a slot for so long ended in vain."""
+        self._waste(cause, seconds)
 
     def wanted(self) -> None:
         """The trainer waits for a batch."""

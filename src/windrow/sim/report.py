@@ -122,7 +122,8 @@ def _bottleneck(config: SimConfig, sums: Sums, outcome: str) -> Verdict:
     if sums.engines_busy >= BUSY:
         return Verdict("engines", f"{sums.engines_busy:.0%} of their capacity was in use")
     if slots_busy >= BUSY:
-        return Verdict("slots", f"{slots_busy:.0%} of slot-seconds were occupied")
+        envs = f"; environments worked in {_ratio(sums.env_s, slot_s):.0%}, engines were {sums.engines_busy:.0%} busy"
+        return Verdict("slots", f"{slots_busy:.0%} of slot-seconds were occupied{envs if config.engines.count else ''}")
     if trainer_busy >= BUSY:
         return Verdict("trainer", f"it worked {trainer_busy:.0%} of the time")
     if idle_training > idle_wanted:
