@@ -331,6 +331,8 @@ class Book:
         self.groups[group.id] = group
         if self.closed:
             self._drop(group, "shutdown")
+        elif not lane.settings.ahead and not any(want.mode == event.mode for want in self.waiting.values()):
+            self._drop(group, "cancelled")
         elif event.task and event.task in self.dead:
             self._drop(group, "poisoned")
 

@@ -135,6 +135,12 @@ def test_a_lane_that_does_not_collect_ahead_drops_what_nobody_waits_for():
     ]
 
 
+def test_a_lane_that_does_not_collect_ahead_drops_what_arrives_when_nobody_waits():
+    made = opened(size=1, batch=2, ahead=False, tasks=0)
+    made.step(WantWithdrawn("trainer"))
+    assert feed(made, 1) == [DropGroup(0, "cancelled")]
+
+
 def test_a_lane_that_does_not_collect_ahead_keeps_what_another_waits_for():
     made = opened(size=1, batch=2, ahead=False)
     made.step(wanted(2, consumer="other"))

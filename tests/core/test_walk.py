@@ -41,6 +41,7 @@ VAL = mode(1, 4, on_stale="keep", ahead=False)
 TWO: dict[str, Mode] = {"trainer": "train", "second": "train"}
 BOTH: dict[str, Mode] = {"trainer": "train", "judge": "val"}
 ALL_THREE = TWO | BOTH
+ALL_FOUR = ALL_THREE | {"second judge": "val"}
 FAIR = Habits(fair=True)
 
 WORLDS: dict[str, World] = {
@@ -69,7 +70,7 @@ WORLDS: dict[str, World] = {
     ),
     "val": World(settings(mode(2, 4, staleness=1.0)), Habits(consumers=ALL_THREE, weights={"assign": 2.0})),
     "beats": World(
-        settings(mode(2, 4, spares=1, staleness=1.0), beat_s=6.0, lease_s=10.0),
+        settings(mode(2, 4, spares=1, staleness=1.0), beat_s=6.0, lease_s=10.0, worker_retries=1),
         Habits(weights={"beat": 12, "worker_join": 6}),
     ),
     "poor": World(
@@ -90,7 +91,7 @@ WORLDS: dict[str, World] = {
     "epochs": World(
         settings(mode(2, 4, staleness=1.0, on_stale="wait")),
         Habits(
-            consumers=ALL_THREE, weights={"end_source": 1, "open_source": 3, "consumer_lose": 2, "withdraw": 2},
+            consumers=ALL_FOUR, weights={"end_source": 1, "open_source": 3, "consumer_lose": 2, "withdraw": 2},
         ),
     ),
     "scores": World(

@@ -22,7 +22,7 @@ class LaneStatus(Value, frozen=True, kw_only=True):
     begun: dict[int, int]
     """Undelivered groups that have begun, by version."""
     loose_versions: int
-    """Times at which the mean lag was not bounded: versions without a full batch or several at once, old batches returned."""
+    """Times when the mean lag was not bounded: a version without a full batch, several at once, a batch returned."""
     waiting: tuple[Want, ...]
 
 
@@ -79,9 +79,10 @@ def outstanding(books: Books) -> list[AnyCommand]:
     for group in books.groups.values():
         if group.state == "judging":
             orders.append(JudgeGroup(group.id, tuple(group.finished_ids())))
-    orders += [LoadWeights(name, books.version) for name in books.engines.updating]
     for engine in books.engines.table.values():
-        if engine.state == "leaving":
+        if engine.id in books.engines.updating:
+            orders.append(LoadWeights(engine.id, books.version))
+        elif engine.state == "leaving":
             orders.append(ReleaseEngine(engine.id))
         elif engine.state == "restoring":
             orders.append(RestoreEngine(engine.id, load=not books.engines.is_current(engine)))
