@@ -200,14 +200,8 @@ class Machine:
                 delivery.lose_consumer(books, consumer)
             case VersionPublished():
                 self._publish(event)
-            case WorkerJoined():
-                staff.join(books, event)
-            case WorkerBeat(worker=worker):
-                staff.beat(books, worker)
-            case WorkerLeft(worker=worker):
-                staff.leave(books, worker)
-            case WorkerLost(worker=worker, why=why):
-                staff.lose(books, worker, why or "it died")
+            case WorkerJoined() | WorkerBeat() | WorkerLeft() | WorkerLost():
+                self._take_in_worker(event)
             case SourceEnded() | SourceOpened():
                 admission.open_or_end_source(books, event)
             case TaskPardoned(task=task):
@@ -219,6 +213,20 @@ class Machine:
                 self._shut_down()
             case _:
                 self._take_in_engine(event)
+
+    def _take_in_worker(self, event: WorkerJoined | WorkerBeat | WorkerLeft | WorkerLost) -> None:
+        books = self._books
+        match event:
+            case WorkerJoined():
+                staff.join(books, event)
+            case WorkerBeat(worker=worker):
+                staff.beat(books, worker)
+            case WorkerLeft(worker=worker):
+                staff.leave(books, worker)
+            case WorkerLost(worker=worker, why=why):
+                staff.lose(books, worker, why or "it died")
+            case _:
+                assert_never(event)
 
     def _take_in_engine(  # noqa: C901 -- one flat match
         self,
