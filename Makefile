@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
+# long searches: every branch is reached without them, and coverage would double their time
+SEARCHES := tests/core/test_walk.py tests/core/test_exhaustive.py
+OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__pycache__,$(wildcard tests/*))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
@@ -24,7 +28,10 @@ demo: $(STAMP) ## compare scheduling policies on a workload with a long tail
 	@$(BIN)/windrow simulate examples/sim/long_tail.yaml --compare
 
 test: $(STAMP) ## everything that CI tests, with branch coverage of the core
-	@$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --cov $(ARGS)
+	@echo "the core's tables, with coverage"
+	@$(PYTEST) tests/core $(SEARCHES:%=--ignore=%) --cov
+	@echo "walks, interleavings and everything else"
+	@$(PYTEST) $(SEARCHES) $(OTHERS)
 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }

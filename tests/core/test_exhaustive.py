@@ -19,8 +19,6 @@ from windrow.core.machine import Machine
 from windrow.core.settings import ModeSettings, Settings
 from windrow.types import Failed, Finished
 
-pytestmark = pytest.mark.no_cover  # long; the table tests reach every branch
-
 Purse = dict[str, int]
 """How often each thing may still happen."""
 

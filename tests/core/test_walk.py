@@ -16,8 +16,6 @@ from windrow.core.commands import DeliverBatch, EndBatches, RefuseBatch
 from windrow.core.settings import ModeSettings, Settings
 from windrow.types import MODES, Mode
 
-pytestmark = pytest.mark.no_cover  # long; the table tests reach every branch
-
 SPARSE = 997
 """Long lives are checked at every so many steps."""
 

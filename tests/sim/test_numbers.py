@@ -16,8 +16,6 @@ from windrow.sim.limits import Limits, limits
 from windrow.sim.report import Report
 from windrow.sim.world import World
 
-pytestmark = pytest.mark.no_cover  # long runs; the table tests reach every branch
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sim" / "long_tail.yaml"
 SEED = 1
 
