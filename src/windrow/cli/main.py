@@ -56,7 +56,7 @@ class Entry:
 COMMANDS = {
     "simulate": Entry("windrow.cli.simulate", "play the scheduler against modelled engines and environments"),
     "explain": Entry("windrow.cli.explain", "list every setting, its meaning, its value and where that is from"),
-    "replay": Entry("windrow.cli.replay", "play a journal again and compare what comes out"),
+    "replay": Entry("windrow.cli.replay", "rebuild the scheduler from a journal and check its promises"),
     "story": Entry("windrow.cli.story", "tell what happened to one group or attempt"),
     "bench": Entry("windrow.cli.bench", "measure speed against an alternative"),
 }
