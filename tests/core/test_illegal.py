@@ -79,7 +79,8 @@ def test_time_is_a_number(now):
 def test_time_may_stand_still():
     made = opened(size=1, batch=1)
     made.step(TimePassed(), 5.0)
-    made.step(TimePassed(), 5.0)
+    assert made.step(TimePassed(), 5.0) == []
+    assert made.now == 5.0
 
 
 def test_the_story_is_that_of_the_group_concerned():
@@ -110,7 +111,10 @@ def test_an_ended_source_brings_nothing_more():
 
 def test_a_source_may_end_twice():
     made = staffed(size=1, batch=2)
-    made.steps(SourceEnded("train"), SourceEnded("train"))
+    made.step(SourceEnded("train"))
+    before = made.snapshot()
+    assert made.step(SourceEnded("train")) == []
+    assert made.snapshot() == before
 
 
 def test_without_engines_the_message_says_so():

@@ -24,7 +24,7 @@ from windrow.core.events import (
     WorkerLeft,
     WorkerLost,
 )
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, WindrowError
 from windrow.types import AttemptId, from_bytes, to_bytes
 
 
@@ -138,7 +138,7 @@ def outcome(made, event, now):
     """What a step gives, or what it raises."""
     try:
         return made.step(event, now)
-    except Exception as error:  # noqa: BLE001 - both machines must raise the same, whatever it is
+    except WindrowError as error:
         return repr(error)
 
 

@@ -21,6 +21,7 @@ from windrow.core.commands import (
     GrantLease,
     MoveAttempt,
 )
+from windrow.core.delivery import OVER
 from windrow.core.events import (
     AnyEvent,
     AttemptEnded,
@@ -43,7 +44,6 @@ from windrow.types import AttemptId, Failed, Finished, Outcome, Reason
 
 POOL = -1
 """The home of slots and groups that belong to nobody in particular."""
-OVER = "no task is left: the source has ended and everything was delivered"
 
 
 class Rival:
