@@ -3,7 +3,9 @@
 WindrowError
 ├── ConfigError      the user's: a setting, a file or a command line that cannot work
 ├── EnvError         the environment's: it raised, hung or answered nonsense
-├── EngineError      the inference engine's
+├── EngineError      the inference engine's: one request failed
+│   ├── EngineLost       the whole engine is gone
+│   └── PromptTooLong    the request cannot fit into the model's context
 ├── RewardError      the reward's
 ├── TrainError       the trainer's
 ├── Refused          nobody's: a request that would break a promise; nothing was changed
@@ -27,7 +29,15 @@ class EnvError(WindrowError):
 
 
 class EngineError(WindrowError):
-    """An inference engine failed."""
+    """An inference engine failed one request."""
+
+
+class EngineLost(EngineError):
+    """An inference engine is gone; its requests can go on elsewhere."""
+
+
+class PromptTooLong(EngineError):
+    """A prompt that leaves no room for a response in the model's context."""
 
 
 class RewardError(WindrowError):

@@ -1,0 +1,1 @@
+"""Clusters of workers and the devices they sit on."""

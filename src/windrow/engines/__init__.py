@@ -1,0 +1,1 @@
+"""Engines: whatever generates. `protocol` says what one promises; the implementations beside it never meet."""

@@ -1,0 +1,1 @@
+"""Environments: what a policy acts in. `protocol` says what one promises; the shipped ones stand beside it."""

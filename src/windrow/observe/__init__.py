@@ -1,0 +1,1 @@
+"""What can be seen of a run: one table of metrics."""

@@ -1,0 +1,1 @@
+"""The asyncio shell around the core: it turns the outside world into events and carries commands out."""

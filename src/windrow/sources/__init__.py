@@ -1,0 +1,1 @@
+"""Task sources: where problems come from. `protocol` says what one promises."""
