@@ -26,6 +26,9 @@ def in_core(module: Path) -> bool:
     return SOURCE / "core" in module.parents
 
 
+ROOT_TASKS = {"rollout/supervision.py": 1}
+"""An object that lives longer than a call needs one task to hold its group; it is born in one place."""
+
 every_module = pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(SOURCE)))
 every_core_module = pytest.mark.parametrize(
     "module", [m for m in MODULES if in_core(m)], ids=lambda m: str(m.relative_to(SOURCE))
@@ -76,7 +79,9 @@ def probes(tree: ast.Module) -> Iterator[int]:
 
 @every_module
 def test_tasks_are_born_in_a_task_group(module: Path):
-    assert [f"{module.name}:{line}" for line in stray_tasks(parse(module))] == []
+    allowed = ROOT_TASKS.get(str(module.relative_to(SOURCE)), 0)
+    strays = [f"{module.name}:{line}" for line in stray_tasks(parse(module))]
+    assert len(strays) == allowed, f"{strays} outside a task group, {allowed} allowed"
 
 
 def stray_tasks(tree: ast.Module) -> Iterator[int]:

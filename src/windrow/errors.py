@@ -8,12 +8,17 @@ WindrowError
 │   └── PromptTooLong    the request cannot fit into the model's context
 ├── RewardError      the reward's
 ├── TrainError       the trainer's
+├── DataError        the data's: tensors and arrays that do not fit together (a ValueError as well)
 ├── Refused          nobody's: a request that would break a promise; nothing was changed
 └── InternalError    ours: a broken promise or an event that cannot have happened
     └── IllegalEvent
 
-A message has the thing, the value and the way out, in lower case, without a full stop.
+A message has the thing, the value and the way out, in lower case, without a full stop. Foreign exceptions are filed by
+`blame`.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class WindrowError(Exception):
@@ -48,6 +53,10 @@ class TrainError(WindrowError):
     """A training step failed."""
 
 
+class DataError(WindrowError, ValueError):
+    """Tensors and arrays that do not fit together; nothing was changed."""
+
+
 class Refused(WindrowError):
     """A request that would break a promise; nothing was changed."""
 
@@ -58,3 +67,16 @@ class InternalError(WindrowError):
 
 class IllegalEvent(InternalError):
     """An event that cannot have happened; the machine is as it was before."""
+
+
+@contextmanager
+def blame(kind: type[WindrowError], what: str) -> Iterator[None]:
+    """File whatever is raised inside as `kind`, with what was being done; what has its place already keeps it."""
+    try:
+        yield
+    except WindrowError:
+        raise
+    except TimeoutError as error:
+        raise kind(f"{what}: {error or 'it took too long'}") from error
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error

@@ -5,11 +5,22 @@ sampled is taken as it is: the closing of its message is added only as far as th
 A codec may be used by several threads.
 """
 
+import copy
+import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from windrow.errors import ConfigError
 from windrow.requests import Tokens
 from windrow.types import Value
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PLACE = "\ue000windrow\ue000"
+"""Stands for an answer while a template is rendered; no text contains it."""
 
 
 class Message(Value, frozen=True):
@@ -43,3 +54,87 @@ class Codec(Protocol):
     def decode(self, tokens: Tokens) -> str:
         """The text of some tokens, without those that only end a message."""
         ...
+
+
+class ByteCodec:
+    """Text as its UTF-8 bytes, and one token more that ends a message: for scripts and tests, without a tokenizer."""
+
+    END = 256
+    vocabulary = 257
+    stop_token_ids = (END,)
+
+    def begin(self, messages: Sequence[Message]) -> Tokens:
+        return np.frombuffer(_lines(messages).encode(), np.uint8).astype(np.int32)
+
+    def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
+        closing = [] if len(response) and response[-1] == self.END else [self.END]
+        return np.concatenate([np.array(closing, np.int32), self.begin(messages)])
+
+    def decode(self, tokens: Tokens) -> str:
+        return bytes(token for token in tokens.tolist() if token < self.END).decode("utf-8", "replace")
+
+
+class ChatCodec:
+    """A Hugging Face tokenizer and its chat template; without a template, messages follow each other as plain lines."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, roles: tuple[str, str] = ("user", "assistant")) -> None:
+        self._tokenizer = copy.deepcopy(tokenizer)  # nobody else may use it at the same time
+        self._lock = threading.Lock()
+        self._ask, self._answer = roles
+        self._has_template = tokenizer.chat_template is not None
+        if tokenizer.eos_token_id is None:
+            raise ConfigError("the tokenizer has no eos_token, so nothing says where a message ends; set one")
+        self._end: int = tokenizer.eos_token_id
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self._tokenizer)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return (self._end,)
+
+    def begin(self, messages: Sequence[Message]) -> Tokens:
+        with self._lock:
+            if not self._has_template:
+                return self._encode(_lines(messages))
+            return self._encode(self._render([_as_dict(message) for message in messages]))
+
+    def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
+        with self._lock:
+            after = self._encode(self._after_a_response(messages))
+        if len(response) and response[-1] == self._end:  # it closed its message itself
+            closed = after.tolist().index(self._end) + 1 if self._end in after.tolist() else 0
+            return after[closed:] if self._has_template else after
+        return after
+
+    def decode(self, tokens: Tokens) -> str:
+        ids = tokens.tolist()
+        with self._lock:
+            return str(self._tokenizer.decode([token for token in ids if token != self._end]))
+
+    def _after_a_response(self, messages: Sequence[Message]) -> str:
+        """What the template puts between the end of an answer and the next one."""
+        if not self._has_template:
+            return _lines(messages)
+        asked = {"role": self._ask, "content": "-"}
+        answered = {"role": self._answer, "content": PLACE}
+        whole = self._render([asked, answered, *(_as_dict(message) for message in messages)])
+        _, found, after = whole.partition(PLACE)
+        if not found:
+            raise ConfigError(f"the chat template does not show what the role {self._answer!r} said")
+        return after
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def _encode(self, text: str) -> Tokens:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+
+def _lines(messages: Sequence[Message]) -> str:
+    return "".join(f"{message.content}\n" for message in messages)
+
+
+def _as_dict(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}

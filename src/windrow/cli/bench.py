@@ -20,7 +20,10 @@ examples:
   windrow bench core --json
 """
 
-BENCHMARKS = {"core": "windrow.bench.core"}
+BENCHMARKS = {
+    "batch": "windrow.bench.batch",
+    "core": "windrow.bench.core",
+}
 
 
 class Benchmark(Protocol):

@@ -109,6 +109,11 @@ class Machine:
         return self._books.version
 
     @property
+    def next_group(self) -> int:
+        """The number that the next admitted task gets."""
+        return self._books.next_group
+
+    @property
     def settings(self) -> Settings:
         return self._books.settings
 

@@ -16,7 +16,7 @@ The promises, held by one suite of tests over every implementation:
 - All calls may be repeated: the second of two equal ones changes nothing.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -86,7 +86,7 @@ class Engine(Protocol):
         """Warm up; says which weights it has."""
         ...
 
-    def generate(self, request: Request) -> AsyncIterator[Chunk]:
+    def generate(self, request: Request) -> AsyncGenerator[Chunk, None]:
         """Answer a request, chunk by chunk; closing the iterator withdraws it."""
         ...
 

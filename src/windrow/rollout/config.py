@@ -1,0 +1,163 @@
+"""The settings of the rollout path, and how the machine's settings follow from them."""
+
+from typing import Annotated, Any, Literal
+
+from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnStale, Seconds, Settings, Share, Weight
+from windrow.envs.shipped import EnvFactory, find
+from windrow.errors import ConfigError
+from windrow.requests import Sampling
+from windrow.sources.lists import SeedSource
+from windrow.sources.protocol import TaskSource
+from windrow.types import How, Meta, Mode, Value, but
+
+Anything = Any
+"""A value that only Python can give: a class, a function, an object; a file gives its name."""
+
+
+class TagConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """One of several kinds of environments in a run."""
+
+    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")]
+    weight: Annotated[Weight, Meta(description="share of the groups, honoured over a window")] = 1.0
+
+
+class EnvManagerConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """The environments of one mode, and how episodes are played in them."""
+
+    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")] = (
+        "guess"
+    )
+    tags: Annotated[dict[str, TagConfig], Meta(description="several kinds of environments; then env is not used")] = {}
+    tasks: Annotated[Anything, Meta(description="a task source, in Python; none: seeds, as many as max_tasks says")] = (
+        None
+    )
+    max_tasks: Annotated[Count | None, Meta(description="tasks made from seeds; none: without end")] = None
+    num_env_groups: Annotated[Count, Meta(description="groups that are played at once")] = 8
+    group_size: Annotated[Count, Meta(description="finished attempts that make a group")] = 8
+    group_size_redundancy: Annotated[
+        Natural, Meta(description="extra attempts per group, cancelled when it is full; favours short episodes")
+    ] = 0
+    num_workers: Annotated[Count, Meta(description="workers that share the episodes")] = 1
+    max_turns: Annotated[Count | None, Meta(description="longest episode, in turns")] = None
+    step_timeout_s: Annotated[Seconds, Meta(description="longest time one step of an environment may take")] = 60.0
+    sampling: Annotated[Sampling, Meta(description="how responses are sampled")] = Sampling()
+    filter: Annotated[
+        Anything,
+        Meta(description="which finished groups are used: none = all, varied = scores differ; in Python a function"),
+    ] = "none"
+    max_filter_rounds: Annotated[
+        Count, Meta(description="batches' worth of groups that the filter may reject for one batch")
+    ] = 10
+
+    def __post_init__(self) -> None:
+        if not callable(self.filter) and self.filter not in ("none", "varied"):
+            raise ConfigError(f"filter must be none, varied or a function, got {self.filter!r}")
+        for tag in self.envs_by_tag().values():
+            if not callable(tag) and not isinstance(tag, str):
+                raise ConfigError(f"env must be a name or something that makes an environment, got {tag!r}")
+
+    def envs_by_tag(self) -> dict[str, Any]:
+        """What plays each tag, as it was written."""
+        return {tag: config.env for tag, config in self.tags.items()} or {"": self.env}
+
+    @property
+    def slots(self) -> int:
+        """Episodes at once."""
+        return self.num_env_groups * (self.group_size + self.group_size_redundancy)
+
+    def factories(self) -> dict[str, EnvFactory]:
+        """What makes the environments of each tag."""
+        return {tag: find(env) if isinstance(env, str) else env for tag, env in self.envs_by_tag().items()}
+
+    def source(self, seed: int) -> TaskSource:
+        """Where its tasks come from."""
+        if self.tasks is None:
+            return SeedSource(self.envs_by_tag(), seed=seed, max_tasks=self.max_tasks)
+        if self.max_tasks is not None:
+            raise ConfigError("max_tasks goes with tasks made from seeds; limit the task source itself")
+        source: TaskSource = self.tasks
+        return source
+
+
+class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """How trajectories are collected and put into batches."""
+
+    rollout_batch_size: Annotated[
+        Count, Meta(description="trajectories a batch usually has; raised to the largest wanted")
+    ] = 64
+    val_batch_size: Annotated[Count, Meta(description="the same for validation")] = 64
+    train_env_manager: Annotated[EnvManagerConfig, Meta(description="training")] = EnvManagerConfig()
+    val_env_manager: Annotated[EnvManagerConfig, Meta(description="validation")] = EnvManagerConfig(group_size=1)
+    sequence_length: Annotated[
+        Count | None,
+        Meta(description="longest trajectory, in tokens, and the width of a batch; none: as long as it is"),
+    ] = None
+    pad_to_multiple: Annotated[Count, Meta(description="the width of a batch is a multiple of this")] = 1
+    pad_token_id: Annotated[Natural, Meta(description="what stands where there is no token")] = 0
+    rows: Annotated[
+        Literal["trajectory", "turn"], Meta(description="one row per trajectory, or one per turn (step mode)")
+    ] = "trajectory"
+    staleness: Annotated[
+        float, Meta(ge=0.0, description="bound on the lag of a group, in versions; 0 = synchronous, may be a fraction")
+    ] = 0.0
+    on_stale: Annotated[
+        OnStale | None,
+        Meta(description="an episode that outlives the bound: wait, keep or drop; default keep, or wait if it is 0"),
+    ] = None
+    tail: Annotated[Share, Meta(description="synchronous only: share of groups begun beyond a batch")] = 0.0
+    suspend_mode: Annotated[How, Meta(description="what happens to half a response: interrupt, drain or freeze")] = (
+        "interrupt"
+    )
+    suspend_timeout_s: Annotated[Seconds, Meta(description="longest time an engine may take to be quiet")] = 30.0
+    load_timeout_s: Annotated[Seconds, Meta(description="longest time an engine may take for new weights")] = 600.0
+    episode_timeout_s: Annotated[Seconds, Meta(description="longest time one attempt may take")] = 3600.0
+    stall_after_s: Annotated[
+        Seconds, Meta(description="a wait for a batch that takes longer says what it waits for")
+    ] = 300.0
+    env_retries: Annotated[Natural, Meta(description="failures of its environment that a group survives")] = 2
+    engine_retries: Annotated[Natural, Meta(description="failed requests that a group survives")] = 8
+    retry_after_s: Annotated[float, Meta(ge=0.0, description="wait before the first retry; doubles with each")] = 1.0
+    breaker_share: Annotated[Share, Meta(description="share of failures that stops the run; 1 never does")] = 0.5
+    seed: Annotated[int, Meta(description="of everything that is drawn")] = 0
+
+    def env_manager(self, mode: Mode) -> EnvManagerConfig:
+        return self.train_env_manager if mode == "train" else self.val_env_manager
+
+
+def machine_settings(config: RolloutConfig, envs: dict[Mode, EnvManagerConfig]) -> Settings:
+    """What the machine is told."""
+    return Settings(
+        train=_training(config, envs["train"]),
+        val=_validation(config, envs["val"]),
+        lease_s=config.episode_timeout_s,
+        env_retries=config.env_retries,
+        engine_retries=config.engine_retries,
+        backoff_s=config.retry_after_s,
+        breaker_share=config.breaker_share,
+    )
+
+
+def _training(config: RolloutConfig, env: EnvManagerConfig) -> ModeSettings:
+    return ModeSettings(
+        group_size=env.group_size,
+        batch_size=config.rollout_batch_size,
+        spares=env.group_size_redundancy,
+        staleness=config.staleness,
+        on_stale=config.on_stale,
+        tail=config.tail,
+        filter="external" if callable(env.filter) else env.filter,
+        max_filter_rounds=env.max_filter_rounds,
+        tags={tag: share.weight for tag, share in env.tags.items()},
+    )
+
+
+def _validation(config: RolloutConfig, env: EnvManagerConfig) -> ModeSettings:
+    size = env.group_size
+    return but(
+        VALIDATION,
+        group_size=size,
+        batch_size=-(-config.val_batch_size // size) * size,
+        spares=env.group_size_redundancy,
+        filter="external" if callable(env.filter) else env.filter,
+        tags={tag: share.weight for tag, share in env.tags.items()},
+    )

@@ -1,0 +1,145 @@
+"""What a caller may ask of all engines together: be quiet, go on, take new weights, lend devices, take them back.
+
+Promises: each call ends in bounded time. `suspend` and `resume` are one holder of the gate; a weight update holds it
+for itself and lets go on every exit, so nobody undoes another's hold. A shrink or an expand that fails is undone before
+it raises. Nothing that was sampled is lost by any of them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windrow.core.commands import AnyCommand, MoveAttempt, ReleaseEngine, RestoreEngine
+from windrow.core.events import ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
+from windrow.errors import EngineError, Refused
+from windrow.rollout.queue import GroupQueueManager
+from windrow.types import How
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CALLER = "caller"
+WEIGHTS = "weight update"
+
+
+class Control:
+    """One gate, one set of devices and one version for all engines of a queue."""
+
+    def __init__(self, queue: GroupQueueManager) -> None:
+        self._queue = queue
+        self._fleet = queue.fleet
+
+    async def suspend(self, how: How) -> None:
+        """Returns when nothing generates any more."""
+        began = _now()
+        self._queue.tell(SuspendWanted(CALLER, how))
+        await self._fleet.quiet()
+        self._queue.meter.observe("engine/suspend_s", [_now() - began])
+
+    async def resume(self) -> None:
+        """Generation goes on, unless somebody else holds it."""
+        self._queue.tell(ResumeWanted(CALLER))
+        await self._fleet.quiet()
+
+    async def update_weights(
+        self, version: int, weights: "Mapping[str, Tensor] | Path | None", how: How
+    ) -> dict[str, object]:
+        """Bring every engine to new weights; they serve when they have confirmed version and checksum."""
+        queue = self._queue
+        if version <= queue.machine.version:
+            raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
+        began = _now()
+        async with self._held(WEIGHTS, how):
+            held_s = _now() - began
+            queue.steps_are_versions = False
+            self._fleet.weights = weights
+            queue.tell(VersionPublished(version))
+            await self._fleet.quiet()
+        queue.check_alive()
+        seconds = _now() - began
+        queue.meter.observe("engine/load_s", [seconds])
+        return {
+            "version": version,
+            "checksum": self._fleet.checksums.get(version, ""),
+            "update_duration_ms": 1000 * seconds,
+            "suspend_duration_ms": 1000 * held_s,
+        }
+
+    async def shrink(self, devices: Sequence[int]) -> dict[str, object]:
+        """Engines on these devices give them back; what they play goes on elsewhere."""
+        began = _now()
+        commands = self._queue.tell(ShrinkWanted(tuple(devices)))
+        leaving = [command.engine for command in commands if isinstance(command, ReleaseEngine)]
+        error = await self._settled(leaving)
+        if error is not None:
+            await self._undo(ExpandWanted(tuple(devices), skip_load=True), leaving)
+            raise EngineError(f"shrink of devices {[*devices]} was undone: {error}") from error
+        moves = _moves(commands)
+        return {
+            "shrink_duration_ms": 1000 * (_now() - began),
+            "offload_ranks": self._ranks(leaving),
+            "engines": leaving,
+            "aborted": sum(self._fleet.interrupted[name] for name in leaving),
+            "remapped": moves,
+        }
+
+    async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
+        """Engines on these devices serve again."""
+        began = _now()
+        queue = self._queue
+        moved = queue.moved
+        commands = queue.tell(ExpandWanted(tuple(devices), skip_load=skip_load))
+        coming = [command.engine for command in commands if isinstance(command, RestoreEngine)]
+        self._fleet.coming_back.update(coming)
+        try:
+            error = await self._settled(coming)
+        finally:
+            self._fleet.coming_back.difference_update(coming)
+        if error is not None:
+            await self._undo(ShrinkWanted(tuple(devices)), coming)
+            raise EngineError(f"expand to devices {[*devices]} was undone: {error}") from error
+        return {
+            "expand_duration_ms": 1000 * (_now() - began),
+            "load_ranks": [] if skip_load else self._ranks(coming),
+            "engines": coming,
+            "remapped": queue.moved - moved,
+        }
+
+    @asynccontextmanager
+    async def _held(self, holder: str, how: How) -> AsyncIterator[None]:
+        """Nothing generates inside."""
+        self._queue.tell(SuspendWanted(holder, how))
+        try:
+            await self._fleet.quiet()
+            yield
+        finally:
+            self._queue.tell(ResumeWanted(holder))
+
+    async def _settled(self, engines: Sequence[str]) -> EngineError | None:
+        """Wait until some engines have done what they were told; what went wrong, if something did."""
+        await self._fleet.quiet(engines)
+        failed = [self._fleet.failures.pop(name) for name in engines if name in self._fleet.failures]
+        return failed[0] if failed else None
+
+    async def _undo(self, event: ShrinkWanted | ExpandWanted, engines: Sequence[str]) -> None:
+        """Put routing back to what it was; an engine that cannot follow is lost."""
+        self._queue.tell(event)
+        await self._fleet.quiet(engines)
+        for name in engines:
+            error = self._fleet.failures.pop(name, None)
+            if error is not None:
+                self._fleet.lose(name, str(error))
+
+    def _ranks(self, names: Sequence[str]) -> list[int]:
+        order = [*self._fleet.engines]
+        return [order.index(name) for name in names]
+
+
+def _moves(commands: Sequence[AnyCommand]) -> int:
+    return sum(isinstance(command, MoveAttempt) for command in commands)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

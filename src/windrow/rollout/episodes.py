@@ -1,0 +1,261 @@
+"""One attempt played: environment and policy take turns until it is over.
+
+Promises: the trajectory holds exactly what was sampled and shown. Whatever the environment raises or answers wrongly is
+filed as its fault with attempt and turn; its steps have a deadline; it is closed on every exit, within its own short
+limit. Why an episode is over is always stated. Nothing here knows of groups or batches.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from windrow.envs.protocol import Env, Observation, Rewritten, Step
+from windrow.envs.shipped import EnvFactory
+from windrow.errors import ConfigError, EnvError, PromptTooLong, blame
+from windrow.requests import Sampling, Tokens
+from windrow.rollout.orders import Lease
+from windrow.rollout.router import Answer, Ask, Route
+from windrow.rollout.seeds import turn_seed
+from windrow.text import Codec, Message
+from windrow.trajectory import Chain, Ending, Segment, Trajectory, Turn
+from windrow.types import Value, but
+
+log = logging.getLogger(__name__)
+
+CLOSE_GRACE_S = 5.0
+"""How long an environment may take to close; then it is left behind."""
+
+
+class EpisodeSettings(Value, frozen=True, kw_only=True, gc=True):
+    """How episodes are played."""
+
+    codec: Codec
+    sampling: Sampling
+    max_turns: int | None
+    limit_tokens: int
+    """Longest chain: the context of the model, or less."""
+    limit_is: Literal["context", "max_tokens"]
+    """Whose limit that is."""
+    step_timeout_s: float
+    seed: int
+
+
+class Stage(Value, frozen=True):
+    """What an episode is doing, and since when."""
+
+    name: str
+    since: float
+
+
+class Episode:
+    """An attempt while it is played."""
+
+    def __init__(self, lease: Lease, settings: EpisodeSettings, route: Route) -> None:
+        self.lease = lease
+        self.route = route
+        self.turns: list[Turn] = []
+        self.stage = Stage("waiting to begin", _now())
+        self._settings = settings
+        self._chains: list[_Growing] = []
+        self._began_at = _now()
+
+    @property
+    def tokens(self) -> int:
+        """Sampled so far, in whole turns."""
+        return sum(turn.end - turn.begin for turn in self.turns)
+
+    @property
+    def oldest_version(self) -> int:
+        versions = [s.version for chain in self._chains for s in chain.segments if s.version >= 0]
+        return min(versions, default=-1)
+
+    async def play(self, make: EnvFactory, on_turn: Callable[["Episode"], None]) -> Trajectory:
+        """Play to the end; raises if something breaks, and then there is no trajectory."""
+        with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} could not be made"):
+            env = make()
+        try:
+            return await self._take_turns(env, on_turn)
+        finally:
+            await self._close(env)
+
+    async def _close(self, env: Env) -> None:
+        """An episode that was played is worth having even if its environment does not close."""
+        try:
+            with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} close"):
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await env.close()
+        except EnvError as error:
+            log.warning("environment did not close", extra={"attempt": str(self.lease.attempt), "why": str(error)})
+
+    async def _take_turns(self, env: Env, on_turn: Callable[["Episode"], None]) -> Trajectory:
+        self._enter("starting")
+        observation = await self._ask_env(env.start(self.lease.task), "start")
+        while True:
+            self._see(observation)
+            ending = self._reached()
+            if ending is not None:
+                return self._trajectory(ending, {})
+            began = _now()
+            self._enter("generating")
+            answer = await self.route.generate(self._question())
+            span = self._chains[-1].add_answer(answer)
+            self._enter("environment steps")
+            stepped_at = _now()
+            step = _checked(await self._ask_env(env.step(self._settings.codec.decode(answer.token_ids)), "step"), self)
+            self.turns.append(self._turn(span, answer, step, stepped_at - began, _now() - stepped_at))
+            on_turn(self)
+            if step.terminated or step.truncated:
+                return self._trajectory("terminated" if step.terminated else "truncated", step.info)
+            if len(self.turns) == self._settings.max_turns:
+                return self._trajectory("max_turns", step.info)
+            observation = step.observation
+
+    async def _ask_env(self, answer: Any, what: str) -> Any:  # noqa: ANN401 -- whatever the environment says
+        """Wait for the environment, as long as it may take."""
+        with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} {what} {len(self.turns)}"):
+            async with asyncio.timeout(self._settings.step_timeout_s):
+                return await answer
+
+    def _see(self, observation: Observation) -> None:
+        """Put an observation into the history, or begin another history."""
+        codec = self._settings.codec
+        rewritten = isinstance(observation, Rewritten)
+        messages = _messages(observation, self)
+        with blame(ConfigError, f"{self.lease.attempt} chat template"):
+            if rewritten or not self._chains:
+                self._chains.append(_Growing())
+                self._chains[-1].add("prompt", codec.begin(messages))
+            else:
+                chain = self._chains[-1]
+                chain.add("environment", codec.extend(chain.last_answer, messages))
+
+    def _reached(self) -> Ending | None:
+        """A limit that leaves no room for another turn."""
+        length = self._chains[-1].length
+        if length < self._settings.limit_tokens:
+            return None
+        if not self.turns:
+            raise PromptTooLong(
+                f"{self.lease.attempt} begins with {length} tokens; {self._settings.limit_is} is "
+                f"{self._settings.limit_tokens}: shorten the first observation, or raise it"
+            )
+        return self._settings.limit_is
+
+    def _question(self) -> Ask:
+        settings = self._settings
+        prompt = self._chains[-1].token_ids()
+        room = min(settings.sampling.max_tokens, settings.limit_tokens - len(prompt))
+        turn = len(self.turns)
+        lease = self.lease
+        stops = tuple(sorted({*settings.sampling.stop_token_ids, *settings.codec.stop_token_ids}))
+        return Ask(
+            turn=turn,
+            prompt=prompt,
+            sampling=but(settings.sampling, max_tokens=room, stop_token_ids=stops),
+            seed=turn_seed(settings.seed, lease.mode, lease.task, lease.seat, turn),
+        )
+
+    def _turn(self, span: tuple[int, int], answer: Answer, step: Step, generate_s: float, env_s: float) -> Turn:
+        return Turn(
+            chain=len(self._chains) - 1,
+            begin=span[0],
+            end=span[1],
+            reward=float(step.reward),
+            finish=answer.finish,
+            requests=answer.requests,
+            generate_s=generate_s,
+            env_s=env_s,
+        )
+
+    def _trajectory(self, ending: Ending, info: dict[str, Any]) -> Trajectory:
+        lease = self.lease
+        return Trajectory(
+            attempt=lease.attempt,
+            seat=lease.seat,
+            mode=lease.mode,
+            task=lease.task,
+            chains=tuple(chain.done() for chain in self._chains),
+            turns=tuple(self.turns),
+            score=sum(turn.reward for turn in self.turns),
+            ending=ending,
+            engines=tuple(self.route.used),
+            began_at=self._began_at,
+            ended_at=_now(),
+            info=info,
+        )
+
+    def _enter(self, name: str) -> None:
+        self.stage = Stage(name, _now())
+
+
+class _Growing:
+    """A chain while it grows."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.length = 0
+        self.last_answer: Tokens = np.empty(0, np.int32)
+        self._tokens: list[Tokens] = []
+        self._logprobs: list[np.ndarray[Any, np.dtype[np.float32]]] = []
+
+    def add(self, author: Literal["prompt", "environment"], tokens: Tokens) -> None:
+        """Something that nobody sampled."""
+        if len(tokens):
+            self._append(tokens, np.zeros(len(tokens), np.float32), [Segment(author, len(tokens))])
+
+    def add_answer(self, answer: Answer) -> tuple[int, int]:
+        """What the policy said; says where it begins and ends."""
+        begin = self.length
+        self.last_answer = answer.token_ids
+        self._append(answer.token_ids, answer.logprobs, answer.segments)
+        return begin, self.length
+
+    def token_ids(self) -> Tokens:
+        return np.concatenate(self._tokens)
+
+    def done(self) -> Chain:
+        return Chain(token_ids=self.token_ids(), logprobs=np.concatenate(self._logprobs), segments=tuple(self.segments))
+
+    def _append(self, tokens: Tokens, logprobs: "np.ndarray[Any, np.dtype[np.float32]]", by: Sequence[Segment]) -> None:
+        self._tokens.append(tokens)
+        self._logprobs.append(logprobs)
+        self.segments.extend(by)
+        self.length += len(tokens)
+
+
+def _messages(observation: Observation, episode: Episode) -> list[Message]:
+    """An observation as messages; text is the user's."""
+    match observation:
+        case str():
+            return [Message("user", observation)]
+        case Message():
+            return [observation]
+        case Rewritten(messages=messages):
+            return [*messages]
+        case [*messages] if messages and all(isinstance(message, Message) for message in messages):
+            return messages
+        case _:
+            raise EnvError(
+                f"{episode.lease.attempt} environment {episode.lease.task.tag!r} observation {len(episode.turns)} is "
+                f"{observation!r:.60}; return text, a Message, a list of them, or Rewritten"
+            )
+
+
+def _checked(step: object, episode: Episode) -> Step:
+    """What an environment answered, if it makes sense."""
+    who = f"{episode.lease.attempt} environment {episode.lease.task.tag!r} step {len(episode.turns)}"
+    if not isinstance(step, Step):
+        raise EnvError(f"{who} returned {step!r:.60}; return a Step")
+    reward: object = step.reward
+    if not isinstance(reward, Real) or not math.isfinite(reward):
+        raise EnvError(f"{who} returned reward {reward!r:.60}; a reward is a finite number")
+    return step
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,242 @@
+"""The engines of a cluster and the hands that carry out what was decided about them.
+
+Promises: orders for one engine are carried out one after the other, in the order in which they were given; different
+engines do not wait for each other. Every order has a deadline. Draining that takes too long becomes an interruption. An
+engine that cannot be suspended, resumed or brought to its version in time is lost; one that cannot give its devices
+back, or take them again, says so to whoever asked. New weights are confirmed with version and checksum before they
+count, and engines that were given the same weights must agree.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from windrow.core.commands import LoadWeights, ReleaseEngine, RestoreEngine, ResumeEngine, SuspendEngine
+from windrow.core.events import (
+    AnyEvent,
+    EngineJoined,
+    EngineLost,
+    EngineReady,
+    EngineReleased,
+    WeightsLoaded,
+)
+from windrow.engines.protocol import Acknowledgement, Engine
+from windrow.errors import EngineError, WindrowError, blame
+from windrow.rollout.supervision import Crew
+from windrow.types import Record, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+EngineOrder = SuspendEngine | ResumeEngine | LoadWeights | ReleaseEngine | RestoreEngine
+
+INTERRUPT_S = 5.0
+"""How long an engine may take to interrupt when draining took too long: one token, with room to spare."""
+
+
+class Patience(Value, frozen=True, kw_only=True):
+    """How long an engine may take for each order."""
+
+    start_s: float = 600.0
+    suspend_s: float = 30.0
+    load_s: float = 600.0
+    devices_s: float = 120.0
+    health_s: float = 10.0
+    health_every_s: float = 30.0
+
+
+class Hand(Record, gc=True):
+    """Carries out the orders of one engine."""
+
+    engine: Engine
+    orders: deque[EngineOrder]
+    wake: asyncio.Event
+    idle: asyncio.Event
+    lost: bool = False
+
+
+class Fleet:
+    """All engines, each with a hand of its own."""
+
+    def __init__(
+        self, engines: Mapping[str, Engine], tell: Callable[[AnyEvent], object], crew: Crew, patience: Patience
+    ) -> None:
+        self.engines = dict(engines)
+        self.lost: dict[str, str] = {}  # all and only the engines that died, with why
+        self.coming_back: set[str] = set()  # all and only the engines of an expand that is under way
+        self.failures: dict[str, EngineError] = {}  # by engine: why it could not lend its devices or take them back
+        self.interrupted: dict[str, int] = {}  # by engine: requests that its last release interrupted
+        self.weights: Mapping[str, Tensor] | Path | None = None
+        self.checksums: dict[int, str] = {}  # by version: what the first engine that loaded it confirmed
+        self._tell = tell
+        self._crew = crew
+        self._patience = patience
+        self._hands: dict[str, Hand] = {}
+
+    async def start(self) -> None:
+        """Start all engines at once; they serve as they get warm."""
+        async with asyncio.TaskGroup() as group:
+            for engine in self.engines.values():
+                group.create_task(self._start(engine), name=f"start of engine {engine.name}")
+
+    def order(self, order: EngineOrder) -> None:
+        """Give an engine's hand something to do."""
+        hand = self._hands.get(order.engine)
+        if hand is None or hand.lost:
+            return  # what is gone is quiet
+        hand.orders.append(order)
+        hand.idle.clear()
+        hand.wake.set()
+
+    async def quiet(self, engines: Iterable[str] | None = None) -> None:
+        """Wait until every order of some engines, or of all, has been carried out."""
+        for name in [*(self._hands if engines is None else engines)]:
+            await self._hands[name].idle.wait()
+
+    def lose(self, name: str, why: str) -> None:
+        """An engine died."""
+        hand = self._hands.get(name)
+        if hand is None or hand.lost:
+            return
+        hand.lost = True
+        self.lost[name] = why
+        log.error("engine lost", extra={"engine": name, "why": why})
+        hand.orders.clear()
+        hand.wake.set()
+        hand.idle.set()
+        self._tell(EngineLost(name, why))
+
+    async def close(self) -> None:
+        """Close all engines, within bounded time."""
+        async with asyncio.TaskGroup() as group:
+            for engine in self.engines.values():
+                group.create_task(self._close(engine), name=f"close of engine {engine.name}")
+
+    # one engine
+
+    async def _start(self, engine: Engine) -> None:
+        with blame(EngineError, f"start of engine {engine.name}"):
+            async with asyncio.timeout(self._patience.start_s):
+                acknowledgement = await engine.start()
+        hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event())
+        hand.idle.set()
+        self._hands[engine.name] = hand
+        self.checksums.setdefault(acknowledgement.version, acknowledgement.checksum)
+        traits = engine.traits
+        self._tell(EngineJoined(engine.name, acknowledgement.version, traits.capacity, traits.devices))
+        self._crew.spawn(self._serve(hand), f"hand of engine {engine.name}")
+        self._crew.spawn(self._watch(hand), f"watch over engine {engine.name}")
+        self._tell(EngineReady(engine.name))
+
+    async def _serve(self, hand: Hand) -> None:
+        """Carry out orders.
+
+        consumes      an order
+        waits for     the engine to have carried it out, or its deadline
+        unblocked by  order(), lose()
+        """
+        while not hand.lost:
+            if not hand.orders:
+                hand.idle.set()
+                hand.wake.clear()
+                await hand.wake.wait()
+                continue
+            await self._carry_out(hand, hand.orders.popleft())
+
+    async def _carry_out(self, hand: Hand, order: EngineOrder) -> None:
+        try:
+            with blame(EngineError, type(order).__name__):
+                await self._perform(hand.engine, order)
+        except WindrowError as error:
+            name = order.engine
+            if isinstance(order, ReleaseEngine | RestoreEngine) or name in self.coming_back:
+                self.failures[name] = EngineError(f"engine {name}: {error}")
+            else:
+                self.lose(name, str(error))
+
+    async def _perform(self, engine: Engine, order: EngineOrder) -> None:
+        patience = self._patience
+        match order:
+            case SuspendEngine():
+                await self._suspend(engine, order)
+            case ResumeEngine():
+                async with asyncio.timeout(patience.suspend_s):
+                    await engine.resume()
+            case LoadWeights(version=version):
+                await self._load(engine, version)
+            case ReleaseEngine():
+                async with asyncio.timeout(patience.devices_s):
+                    report = await engine.load_report()
+                    self.interrupted[engine.name] = report.running + report.waiting
+                    await engine.release()
+                self._tell(EngineReleased(engine.name))
+            case RestoreEngine():
+                async with asyncio.timeout(patience.devices_s):
+                    await engine.restore()
+                self._tell(EngineReady(engine.name))
+            case _:
+                assert_never(order)
+
+    async def _suspend(self, engine: Engine, order: SuspendEngine) -> None:
+        limit_s = self._patience.suspend_s
+        how = order.how if order.how != "freeze" or engine.traits.can_freeze else "interrupt"
+        if how != "drain":
+            async with asyncio.timeout(limit_s):
+                await engine.suspend(how)
+            return
+        try:
+            async with asyncio.timeout(limit_s):
+                await engine.suspend("drain")
+        except TimeoutError:
+            async with asyncio.timeout(min(limit_s, INTERRUPT_S)):
+                await engine.suspend("interrupt")
+
+    async def _load(self, engine: Engine, version: int) -> None:
+        weights = self.weights if engine.traits.can_load else None
+        async with asyncio.timeout(self._patience.load_s):
+            said = await engine.load(version, weights)
+        self._check(version, said)
+        self._tell(WeightsLoaded(engine.name, version))
+
+    def _check(self, version: int, said: Acknowledgement) -> None:
+        if said.version != version:
+            raise EngineError(f"it was given version {version} and says that it serves {said.version}")
+        if not said.checksum:
+            return
+        known = self.checksums.setdefault(version, said.checksum)
+        if known and known != said.checksum:
+            raise EngineError(f"version {version} has checksum {known} elsewhere and {said.checksum} here")
+
+    async def _watch(self, hand: Hand) -> None:
+        """Look now and then whether an engine still lives.
+
+        consumes      nothing
+        waits for     the time of the next look
+        unblocked by  the clock, lose()
+        """
+        patience = self._patience
+        while not hand.lost:
+            await asyncio.sleep(patience.health_every_s)
+            try:
+                with blame(EngineError, "it did not say how it is"):
+                    async with asyncio.timeout(patience.health_s):
+                        health = await hand.engine.health()
+            except WindrowError as error:
+                self.lose(hand.engine.name, str(error))
+                return
+            if health.state == "dead":
+                self.lose(hand.engine.name, health.why or "it says that it is dead")
+                return
+
+    async def _close(self, engine: Engine) -> None:
+        try:
+            with blame(EngineError, "close"):
+                async with asyncio.timeout(self._patience.suspend_s):
+                    await engine.close()
+        except WindrowError as error:
+            log.warning("engine did not close", extra={"engine": engine.name, "why": str(error)})

@@ -1,0 +1,67 @@
+"""What passes between the queue and those who play: leases and orders one way, news the other way, always in bulk."""
+
+from windrow.trajectory import Task, Trajectory
+from windrow.types import AttemptId, Failed, Finished, Mode, Reason, Value
+
+
+class Lease(Value, frozen=True, kw_only=True, gc=True):
+    """The right to play one attempt on one worker with one engine until a deadline."""
+
+    attempt: AttemptId
+    seat: int
+    task: Task
+    mode: Mode
+    engine: str
+    version: int
+    deadline: float
+    """On the queue's clock."""
+
+
+class Cancel(Value, frozen=True):
+    """Stop playing; nobody waits for it any more."""
+
+    attempt: AttemptId
+    why: Reason
+
+
+class Move(Value, frozen=True):
+    """Go on with another engine from the last token; `engine` is empty while there is none."""
+
+    attempt: AttemptId
+    engine: str
+
+
+Order = Lease | Cancel | Move
+
+
+class Progressed(Value, frozen=True):
+    """An episode finished a turn."""
+
+    attempt: AttemptId
+    tokens: int
+    oldest_version: int
+
+
+class Played(Value, frozen=True, gc=True):
+    """An episode came to its end and was scored."""
+
+    attempt: AttemptId
+    outcome: Finished
+    trajectory: Trajectory
+
+
+class Broken(Value, frozen=True):
+    """An episode did not come to its end."""
+
+    attempt: AttemptId
+    outcome: Failed
+
+
+class EngineGone(Value, frozen=True):
+    """A worker found an engine dead."""
+
+    engine: str
+    why: str
+
+
+News = Progressed | Played | Broken | EngineGone

@@ -1,0 +1,321 @@
+"""The group queue: it owns the machine, tells it what happens and carries out what it says.
+
+Promises: all decisions are the machine's; here is only who is told what. Leases and news pass in bulk. Every wait for a
+batch ends: with the batch, with None when nothing more comes, with the reason why it is refused, or with the bug that
+stopped the queue. A wait that takes long says what it waits for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+from windrow.core.commands import AnyCommand, LoadWeights
+from windrow.core.events import (
+    AnyEvent,
+    AttemptEnded,
+    AttemptProgressed,
+    BatchTrained,
+    BatchWanted,
+    EngineLost,
+    ShutdownWanted,
+    TimePassed,
+    VersionPublished,
+    WantWithdrawn,
+    WorkerJoined,
+    WorkerLost,
+)
+from windrow.core.machine import Machine
+from windrow.core.settings import Settings
+from windrow.core.status import Status
+from windrow.engines.protocol import Engine
+from windrow.errors import ConfigError, EngineError, Refused, WindrowError
+from windrow.observe.metrics import Meter
+from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
+from windrow.rollout.fleet import Fleet, Patience
+from windrow.rollout.orders import Broken, EngineGone, News, Order, Played, Progressed
+from windrow.rollout.summary import LedgerReader
+from windrow.rollout.supervision import Crew, first_of
+from windrow.sources.protocol import TaskSource
+from windrow.types import Mode, Value
+
+log = logging.getLogger(__name__)
+
+ALL = -1
+STOP_S = 30.0
+"""How long episodes and hands may take to end when everything ends."""
+
+
+class QueueOptions(Value, frozen=True, kw_only=True, gc=True):
+    """What a queue needs to know beside the machine's settings."""
+
+    patience: Patience = Patience()
+    stall_after_s: float = 300.0
+    """A wait for a batch says what it waits for after so long, and again each time as much has passed."""
+    filters: Mapping[Mode, GroupFilter] = {}
+    record: Callable[[AnyEvent, float], None] | None = None
+    """Told every event before it is acted on: a journal."""
+
+
+class GroupQueueManager:
+    """Buffers finished episodes, assembles groups, hands out batches."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: Mapping[Mode, TaskSource],
+        engines: Mapping[str, Engine],
+        options: QueueOptions | None = None,
+    ) -> None:
+        if not engines:
+            raise ConfigError("a queue needs at least one engine, got none")
+        self.options = options or QueueOptions()
+        self.machine = Machine(settings)
+        self.meter = Meter()
+        self.stalled = ""  # what the longest waiting consumer waits for, once it waits long
+        self.steps_are_versions = True  # nobody has told us of new weights, so the step counts as the version
+        self.crew = Crew("group queue", self._fail_all)
+        self.fleet = Fleet(engines, self.tell, self.crew, self.options.patience)
+        self._dispatch = Dispatch(
+            self.machine, self.tell, self.crew, self.fleet, self.meter, sources, self.options.filters
+        )
+        self._alarm: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Event | None = None
+        self._started: asyncio.Event | None = None
+        self._clock_offset = 0.0
+        self._reader = LedgerReader()
+
+    # life
+
+    async def start(self) -> None:
+        """Start the engines; the second call waits for the first."""
+        self.crew.check_loop()
+        if self._started is not None:
+            await self._started.wait()
+            self.check_alive()
+            return
+        self._started = asyncio.Event()
+        self._clock_offset = max(0.0, self.machine.now - asyncio.get_running_loop().time())
+        try:
+            await self.crew.start()
+            await self.fleet.start()
+        except BaseException as error:
+            self.crew.fail(first_of(error))
+            raise first_of(error) from error
+        finally:
+            self._started.set()
+
+    async def shutdown(self) -> None:
+        """End everything, in bounded time; a second call waits for the first."""
+        if self._closing is not None:
+            await self._closing.wait()
+            return
+        self._closing = asyncio.Event()
+        self._dispatch.is_closed = True
+        try:
+            self._end_all()
+        finally:
+            try:
+                await self._stop()
+            finally:
+                self._closing.set()
+
+    async def _stop(self) -> None:
+        self._dispatch.desks.close_all()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._started is None:
+            return
+        if not await self.crew.stop(STOP_S):
+            log.error("something did not end in time", extra={"within_s": STOP_S})
+        await self.fleet.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing is not None
+
+    @property
+    def moved(self) -> int:
+        """How many attempts have gone on with another engine, ever."""
+        return self._dispatch.moved
+
+    def add_source(self, mode: Mode, source: TaskSource, group_filter: GroupFilter | None) -> None:
+        """A mode that had no tasks has some."""
+        self._dispatch.sources[mode] = source
+        if group_filter is not None:
+            self._dispatch.filters[mode] = group_filter
+
+    # for workers
+
+    async def join(self, worker: str, slots: int, kinds: tuple[str, ...]) -> None:
+        """A worker offers slots for environments of some kinds."""
+        self._dispatch.desks.open(worker)
+        self.tell(WorkerJoined(worker, slots, kinds))
+
+    async def leave(self, worker: str, why: str) -> None:
+        """A worker is gone, and whatever it played."""
+        self._dispatch.desks.close(worker)
+        if not self.is_closed:
+            self.tell(WorkerLost(worker, why))
+
+    async def lease(self, worker: str, k: int) -> list[Order]:
+        """Orders for a worker, at most `k` leases among them; waits for some; none at all means that all is over."""
+        return await self._dispatch.desks.fetch(worker, k)
+
+    async def report(self, news: Sequence[News]) -> None:
+        """What happened to attempts, in the order in which it happened."""
+        if self.is_closed:
+            return
+        for item in news:
+            self._take_in(item)
+
+    # for consumers
+
+    async def get_batch(
+        self, n: int, step: int, mode: Mode = "train", consumer: str = "", *, fresh_pass: bool = False
+    ) -> Delivery | None:
+        """Wait for `n` trajectories of complete groups; all of them if `n` is -1; None if nothing more comes."""
+        self.check_alive()
+        consumer = consumer or mode
+        if self.is_closed:
+            return None
+        if consumer in self._dispatch.waiting:
+            raise Refused(f"{consumer!r} waits for a batch already; await that call before the next one")
+        if n == ALL and self._dispatch.sources[mode].is_endless:
+            raise Refused(
+                "a batch of everything (-1) needs a task source that ends; set max_tasks, or ask for a number"
+            )
+        future: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
+        self._dispatch.waiting[consumer] = future
+        try:
+            if fresh_pass:
+                self._dispatch.open_sources(mode)
+            self.tell(BatchWanted(consumer, mode, n, step))
+            return await self._watch(future, consumer)
+        finally:
+            del self._dispatch.waiting[consumer]
+            if not future.done() and not self.is_closed:
+                self.tell(WantWithdrawn(consumer))
+
+    async def advance_step(self, step: int) -> None:
+        """A step begins; it counts as a version of the weights if nobody tells us of new ones."""
+        if not self.steps_are_versions or step <= self.machine.version:
+            return
+        for name in self.fleet.engines:
+            self.fleet.order(LoadWeights(name, step))
+        await self.fleet.quiet()
+        if step > self.machine.version:  # somebody else may have said so meanwhile
+            self.tell(VersionPublished(step, loaded=True))
+
+    async def mark_trained(self, batch_id: int) -> None:
+        """A batch was used; it will not be asked for again."""
+        self.tell(BatchTrained(batch_id))
+
+    # looking
+
+    def status(self) -> Status:
+        """Who waits for what, what plays where."""
+        return self.machine.status()
+
+    def metrics(self) -> dict[str, float]:
+        """Everything measured since the last look."""
+        self._reader.note(self.meter, self.machine.ledgers)
+        return self.meter.look()
+
+    # events in
+
+    def tell(self, event: AnyEvent) -> list[AnyCommand]:
+        """Let the machine know, and do what it says."""
+        now = asyncio.get_running_loop().time() + self._clock_offset
+        if self.options.record is not None:
+            self.options.record(event, now)
+        commands = self.machine.step(event, now)
+        for command in commands:
+            self._dispatch.carry_out(command)
+        self._set_alarm()
+        if isinstance(event, EngineLost):
+            self._note_lost_engine()
+        return commands
+
+    def _take_in(self, news: News) -> None:
+        match news:
+            case Progressed(attempt=attempt, tokens=tokens, oldest_version=version):
+                self.tell(AttemptProgressed(attempt, tokens, version))
+            case Played(attempt=attempt, outcome=outcome, trajectory=trajectory):
+                late = self.machine.late
+                self._dispatch.shelf.put(attempt, trajectory)
+                self.tell(AttemptEnded(attempt, outcome))
+                if self.machine.late > late:
+                    self._dispatch.shelf.discard(attempt)
+            case Broken(attempt=attempt, outcome=failed):
+                log.warning("attempt failed", extra={"attempt": str(attempt), "blame": failed.blame, "why": failed.why})
+                self.meter.count("attempt/failed_total", part=failed.blame)
+                self.tell(AttemptEnded(attempt, failed))
+            case EngineGone(engine=engine, why=why):
+                self.fleet.lose(engine, why)
+            case _:
+                assert_never(news)
+
+    # waiting
+
+    async def _watch(self, future: "asyncio.Future[Delivery | None]", consumer: str) -> Delivery | None:
+        """Wait for a batch.
+
+        consumes      nothing
+        waits for     the machine's answer to a consumer
+        unblocked by  DeliverBatch, EndBatches, RefuseBatch, the crew's failure, the last engine's loss
+        """
+        while True:
+            done, _ = await asyncio.wait({future}, timeout=self.options.stall_after_s)
+            if done:
+                self.stalled = ""
+                return future.result()
+            self.stalled = self.machine.why_waiting(consumer)
+            log.warning("batch waits", extra={"consumer": consumer, "why": self.stalled})
+
+    def _set_alarm(self) -> None:
+        """Have the machine told of the time when its next deadline comes; an alarm that rings early does no harm."""
+        deadline = self.machine.next_deadline
+        if deadline is None or self.is_closed:
+            return
+        due = deadline - self._clock_offset
+        if self._alarm is not None and not self._alarm.cancelled() and self._alarm.when() <= due:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        try:
+            self.tell(TimePassed())
+        except WindrowError as error:
+            self.crew.fail(error)
+
+    # endings
+
+    def check_alive(self) -> None:
+        """Raise what stopped the queue, if something did."""
+        self.crew.check_loop()
+        if self.crew.failure is not None:
+            raise self.crew.failure
+
+    def _note_lost_engine(self) -> None:
+        self.meter.count("engine/lost_total")
+        if len(self.fleet.lost) == len(self.fleet.engines):
+            told = "; ".join(f"{name}: {why}" for name, why in self.fleet.lost.items())
+            self.crew.fail(EngineError(f"all engines are lost: {told}"))
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Whoever waits is told why it waits in vain."""
+        for future in self._dispatch.waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _end_all(self) -> None:
+        """Drop what lives; whoever waits gets None."""
+        if self._started is not None:
+            self.tell(ShutdownWanted())
+        for future in self._dispatch.waiting.values():
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,190 @@
+"""Where one attempt generates: a turn straight to its engine, and on to another one when it must.
+
+Promises: a turn costs one request, and one more for each interruption; what has been sampled is never sampled again and
+never lost once it was heard. Nobody is asked for permission: the gate is at the engine. What an engine answers is
+checked before it is believed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+
+import numpy as np
+
+from windrow.engines.protocol import Engine
+from windrow.errors import EngineError, EngineLost
+from windrow.requests import Chunk, FinishReason, Logprobs, Request, Sampling, Tokens
+from windrow.trajectory import Segment
+from windrow.types import AttemptId, Value
+
+MOVE_GRACE_S = 5.0
+"""How long an engine that is to be left may take to hand over what it has; then what was heard so far counts."""
+
+
+class Ask(Value, frozen=True, kw_only=True):
+    """What a turn wants."""
+
+    turn: int
+    prompt: Tokens
+    sampling: Sampling
+    seed: int
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """What a turn got."""
+
+    token_ids: Tokens
+    logprobs: Logprobs
+    segments: tuple[Segment, ...]
+    finish: FinishReason
+    requests: int
+
+
+class Route:
+    """The way of one attempt's requests."""
+
+    def __init__(
+        self, attempt: AttemptId, engine: str, engines: Mapping[str, Engine], lost: Callable[[str, str], None]
+    ) -> None:
+        self.engine = engine
+        self.used: list[str] = []  # the engines that sampled for it, in order
+        self.request = ""  # the one that is on its way, if any
+        self._attempt = attempt
+        self._engines = engines
+        self._lost = lost
+        self._changed = asyncio.Event()
+        self._limit: asyncio.Timeout | None = None
+
+    @property
+    def stage(self) -> str:
+        """What it waits for."""
+        if not self.engine:
+            return "waiting for an engine"
+        return f"generating on {self.engine}" if self.request else "idle"
+
+    def move(self, engine: str) -> tuple[str, str] | None:
+        """Go on elsewhere; says which engine must be told to interrupt which request, if one is on its way."""
+        left = self.engine
+        if engine == left:
+            return None
+        self.engine = engine
+        self._changed.set()
+        if not self.request or self._limit is None:
+            return None
+        self._limit.reschedule(asyncio.get_running_loop().time() + MOVE_GRACE_S)
+        return left, self.request
+
+    async def generate(self, ask: Ask) -> Answer:
+        """One turn, however often it is interrupted."""
+        heard = _Heard(ask)
+        while True:
+            engine = await self._find()
+            request = self._request(ask, heard)
+            try:
+                await self._listen(engine, request, heard)
+            except EngineLost as error:
+                self._lost(engine.name, str(error))
+                await self._leave(engine.name)
+                continue
+            if heard.finish != "interrupted":
+                return heard.answer()
+
+    async def _find(self) -> Engine:
+        """The engine to use; waits while there is none."""
+        while not self.engine:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._engines[self.engine]
+
+    async def _leave(self, engine: str) -> None:
+        """Wait until it is sent away from an engine that is gone."""
+        while self.engine == engine:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _request(self, ask: Ask, heard: "_Heard") -> Request:
+        heard.requests += 1
+        return Request(
+            id=f"{self._attempt}.t{ask.turn}.p{heard.requests - 1}",
+            prompt=heard.so_far(),
+            sampled=heard.tokens,
+            sampling=ask.sampling,
+            seed=ask.seed,
+            family=f"g{self._attempt.group}",
+        )
+
+    async def _listen(self, engine: Engine, request: Request, heard: "_Heard") -> None:
+        """Take in one answer; an engine that is left and does not let go in time is left behind."""
+        self.request = request.id
+        heard.finish = "interrupted"
+        try:
+            async with asyncio.timeout(None) as self._limit, aclosing(engine.generate(request)) as chunks:
+                async for chunk in chunks:
+                    heard.take(chunk, request, engine)
+        except TimeoutError:
+            heard.finish = "interrupted"
+        finally:
+            self.request = ""
+            self._limit = None
+        if not self.used or self.used[-1] != engine.name:
+            self.used.append(engine.name)
+
+
+class _Heard:
+    """What a turn has got so far."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.tokens = 0
+        self.requests = 0
+        self.finish: FinishReason = "interrupted"
+        self._ask = ask
+        self._token_ids: list[Tokens] = []
+        self._logprobs: list[Logprobs] = []
+        self._segments: list[Segment] = []
+
+    def take(self, chunk: Chunk, request: Request, engine: Engine) -> None:
+        """Believe a chunk, if it makes sense."""
+        self._check(chunk, request, engine)
+        if chunk.finish is not None:
+            self.finish = chunk.finish
+        count = len(chunk.token_ids)
+        if not count:
+            return
+        self.tokens += count
+        self._token_ids.append(chunk.token_ids)
+        self._logprobs.append(chunk.logprobs)
+        self._add_segment(count, chunk)
+
+    def so_far(self) -> Tokens:
+        """The prompt with everything heard behind it."""
+        return np.concatenate([self._ask.prompt, *self._token_ids]) if self._token_ids else self._ask.prompt
+
+    def answer(self) -> Answer:
+        nothing = np.empty(0, np.int32)
+        return Answer(
+            token_ids=np.concatenate([nothing, *self._token_ids]),
+            logprobs=np.concatenate([nothing.astype(np.float32), *self._logprobs]),
+            segments=tuple(self._segments),
+            finish=self.finish,
+            requests=self.requests,
+        )
+
+    def _add_segment(self, count: int, chunk: Chunk) -> None:
+        last = self._segments[-1] if self._segments else None
+        if last is not None and (last.version, last.stale_cache) == (chunk.version, chunk.stale_cache):
+            count += last.length
+            self._segments.pop()
+        self._segments.append(Segment("policy", count, chunk.version, chunk.stale_cache))
+
+    def _check(self, chunk: Chunk, request: Request, engine: Engine) -> None:
+        who = f"engine {engine.name} answered {request.id}"
+        count = len(chunk.token_ids)
+        most = request.sampling.max_tokens
+        if self.tokens + count > most:
+            raise EngineError(f"{who} with {self.tokens + count} tokens, at most {most} were asked for")
+        if len(chunk.logprobs) != count:
+            raise EngineError(f"{who} with {count} tokens and {len(chunk.logprobs)} log-probabilities")
+        if engine.traits.can_train and not np.isfinite(chunk.logprobs).all():
+            raise EngineError(f"{who} with a log-probability that is not a number")
+        if chunk.version < 0:
+            raise EngineError(f"{who} with version {chunk.version}; versions begin at 0")

@@ -1,0 +1,290 @@
+"""The rollout scheduler as its users know it: ask for batches, be quiet, go on, lend devices, end.
+
+Promises: nothing runs before the first call; `get_batch` returns as soon as enough trajectories of complete, usable
+groups exist anywhere, or says why not; every call ends in bounded time, apart from `get_batch`, which waits for what it
+was asked for and says what that is when it takes long.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from windrow.cluster.local import ResourceManager
+from windrow.core.ledger import Ledger
+from windrow.core.status import Status
+from windrow.errors import ConfigError, Refused, blame
+from windrow.nearest import did_you_mean
+from windrow.observe.metrics import Meter
+from windrow.protocol import DataProto
+from windrow.rollout.batching import make_batch
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.dispatch import Delivery
+from windrow.rollout.episodes import EpisodeSettings
+from windrow.rollout.queue import GroupQueueManager
+from windrow.rollout.sharing import InferCluster, commons_of
+from windrow.rollout.summary import note_batch, note_state
+from windrow.rollout.workers import EnvWorker, Sighting
+from windrow.types import MODES, Mode, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Collator = Callable[[DataProto], DataProto]
+"""Applied to the trajectories of a batch before it is returned."""
+
+
+class RolloutStatus(Value, frozen=True, kw_only=True):
+    """Everything at one moment."""
+
+    mode: Mode
+    scheduling: Status | None
+    """What the machine knows; None before the first call."""
+    episodes: tuple[Sighting, ...]
+    """Who is in flight, on which engine, in which stage, since when."""
+    stalled: str
+    """What a batch waits for, once it has waited long."""
+    lost_engines: dict[str, str]
+    version_is: str
+    """Where the version comes from: what engines acknowledged, or the step number because nobody told us."""
+
+
+class RolloutScheduler:
+    """Collects trajectories and hands them out in batches."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        env_manager_config: EnvManagerConfig,
+        resource_manager: ResourceManager,
+        infer_cluster: InferCluster,
+        mode: str,
+        collator: Collator | None = None,
+    ) -> None:
+        self.mode = _checked_mode(mode)
+        self.resource_manager = resource_manager
+        self.infer_cluster = infer_cluster
+        self._config = config
+        self._env = env_manager_config
+        self._collator = collator
+        self._envs = env_manager_config.factories()
+        self._commons = commons_of(infer_cluster)
+        self._commons.move_in(self.mode, config, env_manager_config)
+        self._queue: GroupQueueManager | None = None
+        self._workers: list[EnvWorker] = []
+        self._last_step: int | None = None
+        self._meter = Meter()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    async def initialize(self) -> None:
+        """Start engines and workers; optional, and nothing the second time."""
+        await self._ready()
+
+    async def get_batch(self, data: DataProto, batch_size: int) -> DataProto | None:
+        """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes."""
+        step = _step_of(data)
+        if self._closed:
+            return None
+        queue = await self._ready()
+        began = _now()
+        await queue.advance_step(step)
+        await self._commons.control.resume()
+        again = self.mode == "val" and self._last_step is not None and step != self._last_step
+        self._last_step = step
+        delivery = await queue.get_batch(batch_size, step, self.mode, fresh_pass=again)
+        if delivery is None:
+            return None
+        self._meter.observe("batch/wait_s", [_now() - began])
+        return await self._made(delivery, step)
+
+    async def stream(self) -> AsyncIterator[DataProto]:
+        """Complete groups, one by one, as they form; each counts as trained when the next one is asked for."""
+        step = 0
+        while not self._closed:
+            queue = await self._ready()
+            size = queue.machine.settings.of(self.mode).group_size
+            delivery = await queue.get_batch(size, step, self.mode, f"{self.mode} stream")
+            if delivery is None:
+                return
+            yield await self._made(delivery, step)
+            step += 1
+
+    async def mark_trained(self, batch_id: int) -> None:
+        """A batch was used; it will not be asked for again."""
+        await (await self._ready()).mark_trained(batch_id)
+
+    async def suspend(self) -> None:
+        """Returns when no request is generating on any engine; half-generated turns are kept."""
+        if not self._closed:
+            await self._ready()
+            await self._commons.control.suspend(self._config.suspend_mode)
+
+    async def resume(self) -> None:
+        """Generation goes on."""
+        if not self._closed:
+            await self._ready()
+            await self._commons.control.resume()
+
+    async def update_weights(
+        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
+    ) -> dict[str, object]:
+        """Bring all engines to new weights; they serve when they have confirmed version and checksum."""
+        await self._ready()
+        return await self._commons.control.update_weights(version, weights, self._config.suspend_mode)
+
+    async def shrink_sampler(self, target_gpus: list[int]) -> dict[str, object]:
+        """Engines on these devices give them back; their requests go on elsewhere."""
+        await self._ready()
+        return await self._commons.control.shrink(target_gpus)
+
+    async def expand_sampler(self, target_gpus: list[int], skip_load: bool = False) -> dict[str, object]:  # noqa: FBT001, FBT002 -- a public name that users know
+        """Engines on these devices serve again."""
+        await self._ready()
+        return await self._commons.control.expand(target_gpus, skip_load=skip_load)
+
+    async def shutdown(self) -> None:
+        """End everything that was started; whoever waits gets None; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._commons.move_out(self.mode)
+
+    def metrics(self) -> dict[str, float]:
+        """Everything measured since the last look."""
+        if self._queue is None:
+            return {}
+        note_state(self._meter, self._queue.status())
+        return {**self._queue.metrics(), **self._meter.look()}
+
+    def status(self) -> RolloutStatus:
+        """Who is in flight, on which engine, in which stage, since when, waiting for what."""
+        queue = self._queue
+        by_step = queue is None or queue.steps_are_versions
+        return RolloutStatus(
+            mode=self.mode,
+            scheduling=None if queue is None else queue.status(),
+            episodes=tuple(sighting for worker in self._workers for sighting in worker.sightings()),
+            stalled="" if queue is None else queue.stalled,
+            lost_engines={} if queue is None else dict(queue.fleet.lost),
+            version_is="the step number" if by_step else "acknowledged by the engines",
+        )
+
+    def ledger(self) -> dict[Mode, Ledger]:
+        """What became of everything."""
+        return {} if self._queue is None else self._queue.machine.ledgers
+
+    # inside
+
+    async def _ready(self) -> GroupQueueManager:
+        """The queue, with workers on it."""
+        if self._closed:
+            raise Refused(f"the {self.mode} scheduler was shut down; make a new one")
+        if self._queue is not None:
+            self._queue.check_alive()
+            return self._queue
+        queue = await self._commons.open()
+        if self._queue is None:  # nobody else was quicker
+            self._check_engines()
+            self._queue = queue
+            self._start_workers(queue)
+        return queue
+
+    def _check_engines(self) -> None:
+        blind = [name for name, engine in self.infer_cluster.workers.items() if not engine.traits.can_train]
+        if self.mode == "train" and blind:
+            raise ConfigError(
+                f"engine {blind[0]} gives no token ids and log-probabilities, so nothing can be trained on what it "
+                f"samples; use a server that does (vLLM), or mode val"
+            )
+
+    def _start_workers(self, queue: GroupQueueManager) -> None:
+        env = self._env
+        settings = self._episode_settings()
+        kinds = tuple(f"{self.mode}/{tag}" for tag in self._envs)
+        count = min(env.num_workers, env.slots)
+        for rank in range(count):
+            slots = env.slots // count + (rank < env.slots % count)
+            name = f"{self.mode}-worker-{rank}"
+            worker = EnvWorker(name, queue, self.infer_cluster.workers, self._envs, settings, slots=slots, kinds=kinds)
+            self._workers.append(worker)
+            queue.crew.spawn(worker.run(), name)
+
+    def _episode_settings(self) -> EpisodeSettings:
+        config, env = self._config, self._env
+        context = min(engine.traits.context_tokens for engine in self.infer_cluster.workers.values())
+        own = config.sequence_length if config.sequence_length is not None else context
+        return EpisodeSettings(
+            codec=self.infer_cluster.worker_config.codec,
+            sampling=env.sampling,
+            max_turns=env.max_turns,
+            limit_tokens=min(context, own),
+            limit_is="context" if context <= own else "max_tokens",
+            step_timeout_s=env.step_timeout_s,
+            seed=config.seed,
+        )
+
+    async def _made(self, delivery: Delivery, step: int) -> DataProto:
+        """A delivery as a padded batch, made off the event loop."""
+        began = _now()
+        loop = asyncio.get_running_loop()
+        batch = await loop.run_in_executor(self._commons.pool, partial(self._pad, delivery))
+        self._meter.observe("batch/making_s", [_now() - began])
+        note_batch(self._meter, delivery)
+        order = delivery.order
+        batch.meta_info.update(
+            global_step=step,
+            batch_id=order.batch,
+            version=order.version,
+            last=order.last,
+            short=order.short,
+            temperature=self._env.sampling.temperature,
+            metrics={**batch.meta_info.get("metrics", {}), **self.metrics()},
+        )
+        return batch
+
+    def _pad(self, delivery: Delivery) -> DataProto:
+        config = self._config
+        batch = make_batch(
+            delivery.trajectories,
+            group_ids=[trajectory.attempt.group for trajectory in delivery.trajectories],
+            rows=config.rows,
+            sequence_length=config.sequence_length,
+            pad_to_multiple=config.pad_to_multiple,
+            pad_token_id=config.pad_token_id,
+        )
+        if self._collator is None:
+            return batch
+        with blame(ConfigError, "collator"):
+            collated = self._collator(batch)
+        if not isinstance(collated, DataProto):
+            raise ConfigError(f"the collator returned {type(collated).__name__}; it takes a DataProto and returns one")
+        return collated
+
+
+def _checked_mode(mode: str) -> Mode:
+    for known in MODES:
+        if mode == known:
+            return known
+    raise ConfigError(f"mode must be train or val, got {mode!r}{did_you_mean(mode, MODES)}")
+
+
+def _step_of(data: DataProto) -> int:
+    step = data.meta_info.get("global_step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ConfigError(
+            f"get_batch needs data.meta_info['global_step'], a number from 0 up, got {step!r}; "
+            f"pass DataProto(meta_info={{'global_step': step}})"
+        )
+    return step
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,110 @@
+"""What the schedulers of one inference cluster share: one queue, one gate, one set of devices, one version.
+
+Promises: the first call of any of them opens it, with the settings of both modes; the last one to leave ends it. Each
+mode has one scheduler at a time.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from windrow.cluster.local import Cluster, EngineConfig
+from windrow.core.settings import Settings
+from windrow.engines.protocol import Engine
+from windrow.errors import ConfigError
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig, machine_settings
+from windrow.rollout.control import Control
+from windrow.rollout.dispatch import GroupFilter
+from windrow.rollout.fleet import Patience
+from windrow.rollout.queue import GroupQueueManager, QueueOptions
+from windrow.sources.protocol import TaskSource
+from windrow.types import MODES, Mode
+
+TENANT = "group queue"
+
+InferCluster = Cluster[Engine, EngineConfig]
+
+
+class Commons:
+    """One queue and everything around it."""
+
+    def __init__(self, cluster: InferCluster) -> None:
+        self._cluster = cluster
+        self._tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]] = {}
+        self._opened: GroupQueueManager | None = None
+        self._control: Control | None = None
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="windrow-batch")
+
+    def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
+        """A scheduler of a mode will use it."""
+        if mode in self._tenants:
+            raise ConfigError(f"cluster {self._cluster.name} has a {mode} scheduler already; shut that one down first")
+        tenants = {**self._tenants, mode: (config, env)}
+        settings = _settings(tenants)
+        if self._opened is not None:
+            if settings.of(mode) != self._opened.machine.settings.of(mode):
+                raise ConfigError(
+                    f"the {mode} scheduler wants other settings than those collection began with; make both schedulers "
+                    f"before the first get_batch, or put them into config.{mode}_env_manager"
+                )
+            self._opened.add_source(mode, env.source(config.seed), _filter(env))
+        self._tenants = tenants
+
+    async def open(self) -> GroupQueueManager:
+        """The queue, started."""
+        if self._opened is None:
+            self._opened = self._make()
+            self._control = Control(self._opened)
+        await self._opened.start()
+        return self._opened
+
+    @property
+    def control(self) -> Control:
+        assert self._control is not None, "open() comes first"
+        return self._control
+
+    async def move_out(self, mode: Mode) -> None:
+        """A scheduler leaves; the last one ends everything."""
+        self._tenants.pop(mode, None)
+        if self._tenants:
+            return
+        self._cluster.tenants.pop(TENANT, None)
+        try:
+            if self._opened is not None:
+                await self._opened.shutdown()
+        finally:
+            self.pool.shutdown(wait=False)
+
+    def _make(self) -> GroupQueueManager:
+        config = next(iter(self._tenants.values()))[0]
+        sources: dict[Mode, TaskSource] = {m: env.source(c.seed) for m, (c, env) in self._tenants.items()}
+        filters: dict[Mode, GroupFilter] = {}
+        for mode, (_, env) in self._tenants.items():
+            chosen = _filter(env)
+            if chosen is not None:
+                filters[mode] = chosen
+        options = QueueOptions(
+            patience=Patience(suspend_s=config.suspend_timeout_s, load_s=config.load_timeout_s),
+            stall_after_s=config.stall_after_s,
+            filters=filters,
+        )
+        return GroupQueueManager(_settings(self._tenants), sources, self._cluster.workers, options)
+
+
+def commons_of(cluster: InferCluster) -> Commons:
+    """What the schedulers of a cluster share."""
+    shared = cluster.tenants.get(TENANT)
+    if shared is None:
+        shared = cluster.tenants[TENANT] = Commons(cluster)
+    assert isinstance(shared, Commons)
+    return shared
+
+
+def _settings(tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]]) -> Settings:
+    """The machine's settings: of those who are here, and for the others what their configuration says."""
+    any_config = next(iter(tenants.values()))[0]
+    config = tenants["train"][0] if "train" in tenants else any_config
+    envs = {mode: tenants[mode][1] if mode in tenants else config.env_manager(mode) for mode in MODES}
+    return machine_settings(config, envs)
+
+
+def _filter(env: EnvManagerConfig) -> GroupFilter | None:
+    return env.filter if callable(env.filter) else None

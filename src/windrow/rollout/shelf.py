@@ -1,0 +1,75 @@
+"""Where tasks and finished trajectories lie while the machine decides about their groups.
+
+Promises: a trajectory lies here from the moment it is reported until its group is dropped or its batch is trained on,
+and not longer; a batch that is asked for again is found unchanged.
+"""
+
+from collections.abc import Iterable
+
+from windrow.errors import InternalError
+from windrow.trajectory import Task, Trajectory
+from windrow.types import AttemptId, Record
+
+
+class Folder(Record, gc=True):
+    """One group."""
+
+    task: Task
+    trajectories: dict[AttemptId, Trajectory] = {}
+
+
+class Shelf:
+    """All and only the groups that live or wait to be trained on."""
+
+    def __init__(self) -> None:
+        self._folders: dict[int, Folder] = {}
+        self._batches: dict[int, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def open(self, group: int, task: Task) -> None:
+        """A group of this task may begin."""
+        self._folders[group] = Folder(task)
+
+    def task(self, group: int) -> Task:
+        return self._folder(group).task
+
+    def put(self, attempt: AttemptId, trajectory: Trajectory) -> None:
+        """Keep a trajectory, if its group still lives."""
+        folder = self._folders.get(attempt.group)
+        if folder is not None:
+            folder.trajectories[attempt] = trajectory
+
+    def discard(self, attempt: AttemptId) -> None:
+        """Nobody wants this one."""
+        folder = self._folders.get(attempt.group)
+        if folder is not None:
+            folder.trajectories.pop(attempt, None)
+
+    def take(self, batch: int, groups: tuple[int, ...], attempts: Iterable[AttemptId]) -> list[Trajectory]:
+        """The trajectories of a batch, in order; they stay until it is retired."""
+        self._batches[batch] = groups
+        return self.read(attempts)
+
+    def read(self, attempts: Iterable[AttemptId]) -> list[Trajectory]:
+        return [self._folder(attempt.group).trajectories[attempt] for attempt in attempts]
+
+    def retire(self, batch: int) -> None:
+        """A batch was trained on."""
+        for group in self._batches.pop(batch, ()):
+            del self._folders[group]
+
+    def drop(self, group: int) -> None:
+        """A group is over."""
+        self._folders.pop(group, None)
+
+    def empty(self, group: int) -> None:
+        """A group begins again."""
+        self._folder(group).trajectories.clear()
+
+    def _folder(self, group: int) -> Folder:
+        folder = self._folders.get(group)
+        if folder is None:
+            raise InternalError(f"group g{group} is not on the shelf")
+        return folder

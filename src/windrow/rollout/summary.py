@@ -1,0 +1,76 @@
+"""What a batch and a queue look like in numbers."""
+
+from windrow.core.ledger import Account, Ledger
+from windrow.core.status import Status
+from windrow.observe.metrics import Meter
+from windrow.rollout.dispatch import Delivery
+from windrow.types import Mode
+
+
+def note_batch(meter: Meter, delivery: Delivery) -> None:
+    """Measure what was handed out."""
+    trajectories = delivery.trajectories
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    meter.count("batch/trajectories_total", len(trajectories))
+    meter.count("batch/groups_total", len(delivery.order.groups))
+    meter.count("batch/policy_tokens_total", sum(trajectory.policy_tokens for trajectory in trajectories))
+    meter.observe("batch/lag_versions", delivery.order.lags)
+    meter.observe("episode/score", (trajectory.score for trajectory in trajectories))
+    meter.observe("episode/turns", (len(trajectory.turns) for trajectory in trajectories))
+    meter.observe("episode/policy_tokens", (trajectory.policy_tokens for trajectory in trajectories))
+    meter.observe("episode/seconds", (trajectory.ended_at - trajectory.began_at for trajectory in trajectories))
+    meter.observe("episode/generate_s", (turn.generate_s for turn in turns))
+    meter.observe("episode/env_s", (turn.env_s for turn in turns))
+    meter.observe("episode/requests", (turn.requests for turn in turns))
+    for trajectory in trajectories:
+        meter.count("episode/ended_total", part=trajectory.ending)
+
+
+def note_state(meter: Meter, status: Status) -> None:
+    """Measure where everything stands."""
+    meter.set("attempt/playing", sum(lane.attempts_playing for lane in status.lanes.values()))
+    meter.set("group/ready", sum(lane.groups_ready for lane in status.lanes.values()))
+    meter.set("engine/serving", sum(engine.state == "serving" for engine in status.engines))
+    meter.set("engine/version", status.version)
+
+
+def ledger_json(ledgers: dict[Mode, Ledger]) -> dict[str, object]:
+    """The ledgers for programs."""
+    return {
+        mode: {"attempts": _account(ledger.attempts), "groups": _account(ledger.groups)}
+        for mode, ledger in ledgers.items()
+    }
+
+
+def _account(account: Account) -> dict[str, object]:
+    return {
+        "admitted": account.admitted,
+        "trained": account.trained,
+        "delivered": account.delivered,
+        "dropped": dict(account.dropped),
+        "alive": account.alive,
+    }
+
+
+class LedgerReader:
+    """Turns sums that only grow into what came since the last look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], int] = {}
+
+    def note(self, meter: Meter, ledgers: dict[Mode, Ledger]) -> None:
+        """Measure what was thrown away since the last time."""
+        for mode, ledger in ledgers.items():
+            for why, count in ledger.attempts.dropped.items():
+                self._add(meter, "attempt/dropped_total", mode, why, count)
+            for why, count in ledger.groups.dropped.items():
+                self._add(meter, "group/dropped_total", mode, why, count)
+            for cause, waste in ledger.waste.items():
+                self._add(meter, "attempt/wasted_tokens_total", mode, cause, waste.tokens)
+
+    def _add(self, meter: Meter, name: str, mode: Mode, part: str, total: int) -> None:
+        key = (name, mode, part)
+        new = total - self._seen.get(key, 0)
+        if new:
+            meter.count(name, new, part)
+            self._seen[key] = total

@@ -1,0 +1,90 @@
+"""Who owns the tasks of an object that lives longer than a call.
+
+Promises: every task belongs to a crew; a crew's failure is the first exception of any of its tasks, it ends all the
+others, and whoever asked to be told is told. Ending a crew cancels what still runs and waits for it, in bounded time.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from windrow.errors import InternalError
+
+
+class Crew:
+    """The tasks of one object, in one group of their own."""
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+        self.name = name
+        self.failure: BaseException | None = None
+        self._on_failure = on_failure
+        self._group: asyncio.TaskGroup | None = None
+        self._root: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._group is not None
+
+    async def start(self) -> None:
+        """Open the group; nothing if it is open."""
+        if self._root is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = self._loop.create_future()
+        self._root = self._loop.create_task(self._live(opened), name=self.name)
+        await opened
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Let a task of the crew do something."""
+        if self._group is None:
+            work.close()
+            raise InternalError(f"{self.name} is over and cannot begin {name!r}")
+        _add(self._group, work, name)
+
+    def check_loop(self) -> None:
+        """Raise if this is another event loop than the one it lives on."""
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise InternalError(
+                f"{self.name} lives on another event loop; make all calls from the one that made the first"
+            )
+
+    async def stop(self, within_s: float) -> bool:
+        """Cancel what still runs and wait for it; false if something would not end in time."""
+        root = self._root
+        if root is None or root.done():
+            return True
+        root.cancel(ENOUGH)
+        done, _ = await asyncio.wait({root}, timeout=within_s)
+        return bool(done)
+
+    def fail(self, error: BaseException) -> None:
+        """Something outside the crew's tasks went wrong; it counts as theirs."""
+        if self.failure is None:
+            self.failure = error
+            self._on_failure(error)
+
+    async def _live(self, opened: "asyncio.Future[None]") -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                opened.set_result(None)
+                await asyncio.get_running_loop().create_future()  # until it is stopped, or a task fails
+        except* Exception as errors:  # noqa: BLE001 -- whatever it is, it is kept and told
+            self.fail(first_of(errors))
+        finally:
+            self._group = None
+
+
+ENOUGH = "the crew's work is done"
+
+
+def _add(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> None:
+    group.create_task(work, name=name)
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The exception that was first, out of its wrappings."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,201 @@
+"""A worker in this process: it fetches leases, plays them all at once, and reports what became of them.
+
+Promises: every episode is a task of the worker; one that breaks is news about that attempt and disturbs no other; a
+cancelled one closes its environment and says nothing. News leave in bulk, in order. A bug of ours is not filed as
+anybody's fault: it ends the worker, and with it the queue.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, assert_never
+
+from windrow.engines.protocol import Engine
+from windrow.envs.shipped import EnvFactory
+from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame
+from windrow.rollout.episodes import Episode, EpisodeSettings
+from windrow.rollout.orders import Broken, Cancel, EngineGone, Lease, Move, News, Order, Played, Progressed
+from windrow.rollout.router import MOVE_GRACE_S, Route
+from windrow.trajectory import Trajectory
+from windrow.types import AttemptId, Blame, Failed, Finished, Value, but
+
+
+class Queue(Protocol):
+    """What a worker needs of the queue."""
+
+    async def join(self, worker: str, slots: int, kinds: tuple[str, ...]) -> None: ...
+
+    async def lease(self, worker: str, k: int) -> list[Order]: ...
+
+    async def report(self, news: Sequence[News]) -> None: ...
+
+
+class Sighting(Value, frozen=True, kw_only=True):
+    """One episode in play, as seen from outside."""
+
+    attempt: str
+    worker: str
+    engine: str
+    stage: str
+    since: float
+    turn: int
+    tokens: int
+
+
+class EnvWorker:
+    """Plays many episodes at once."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: Queue,
+        engines: Mapping[str, Engine],
+        envs: Mapping[str, EnvFactory],
+        settings: EpisodeSettings,
+        *,
+        slots: int,
+        kinds: tuple[str, ...],
+    ) -> None:
+        self.name = name
+        self._queue = queue
+        self._engines = engines
+        self._envs = envs
+        self._settings = settings
+        self._slots = slots
+        self._kinds = kinds
+        self._episodes: dict[AttemptId, Episode] = {}  # all and only those in play
+        self._tasks: dict[AttemptId, asyncio.Task[None]] = {}
+        self._outbox: list[News] = []
+        self._news = asyncio.Event()
+
+    def sightings(self) -> list[Sighting]:
+        """What is in play."""
+        return [self._sighting(episode) for episode in self._episodes.values()]
+
+    async def run(self) -> None:
+        """Play until the queue is over.
+
+        consumes      orders
+        waits for     the queue to have some
+        unblocked by  GrantLease, CancelAttempt, MoveAttempt, the queue's end
+        """
+        await self._queue.join(self.name, self._slots, self._kinds)
+        async with asyncio.TaskGroup() as group:
+            mail = group.create_task(self._mail(), name=f"mail of {self.name}")
+            while orders := await self._queue.lease(self.name, self._slots):
+                self._obey(orders, group)
+            mail.cancel()
+            for task in self._tasks.values():
+                task.cancel()
+
+    def _obey(self, orders: Iterable[Order], group: asyncio.TaskGroup) -> None:
+        left: dict[str, list[str]] = {}
+        for order in orders:
+            match order:
+                case Lease():
+                    self._begin(order, group)
+                case Cancel(attempt=attempt):
+                    task = self._tasks.get(attempt)
+                    if task is not None:
+                        task.cancel()
+                case Move(attempt=attempt, engine=engine):
+                    episode = self._episodes.get(attempt)
+                    leaving = None if episode is None else episode.route.move(engine)
+                    if leaving is not None:
+                        left.setdefault(leaving[0], []).append(leaving[1])
+                case _:
+                    assert_never(order)
+        for engine, requests in left.items():
+            group.create_task(self._interrupt(engine, requests), name=f"{len(requests)} requests leave {engine}")
+
+    def _begin(self, lease: Lease, group: asyncio.TaskGroup) -> None:
+        route = Route(lease.attempt, lease.engine, self._engines, self._lost)
+        episode = Episode(lease, self._settings, route)
+        self._episodes[lease.attempt] = episode
+        task = group.create_task(self._play(episode), name=f"episode {lease.attempt}")
+        self._tasks[lease.attempt] = task
+        task.add_done_callback(lambda _: self._forget(lease.attempt))
+
+    def _forget(self, attempt: AttemptId) -> None:
+        self._episodes.pop(attempt, None)
+        self._tasks.pop(attempt, None)
+
+    async def _play(self, episode: Episode) -> None:
+        attempt = episode.lease.attempt
+        try:
+            trajectory = await episode.play(self._envs[episode.lease.task.tag], self._progressed)
+        except WindrowError as error:
+            outcome = Failed(_blamed(error), str(error), episode.tokens)
+            self._post(Broken(attempt, outcome))
+        else:
+            self._post(_played(but(trajectory, worker=self.name)))
+
+    async def _interrupt(self, engine: str, requests: list[str]) -> None:
+        """Have an engine hand over what requests that go elsewhere have got; the router waits for it, not for us."""
+        try:
+            with blame(EngineError, f"engine {engine}"):
+                async with asyncio.timeout(MOVE_GRACE_S):
+                    await self._engines[engine].interrupt(requests)
+        except EngineError:
+            return  # the router's own limit ends the requests
+
+    def _progressed(self, episode: Episode) -> None:
+        self._post(Progressed(episode.lease.attempt, episode.tokens, episode.oldest_version))
+
+    def _lost(self, engine: str, why: str) -> None:
+        self._post(EngineGone(engine, why))
+
+    def _post(self, news: News) -> None:
+        self._outbox.append(news)
+        self._news.set()
+
+    async def _mail(self) -> None:
+        """Send news.
+
+        consumes      what episodes say
+        waits for     the next of it
+        unblocked by  the end of a turn or of an episode
+        """
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            news, self._outbox = self._outbox, []
+            await self._queue.report(news)
+
+    def _sighting(self, episode: Episode) -> Sighting:
+        stage = episode.stage
+        return Sighting(
+            attempt=str(episode.lease.attempt),
+            worker=self.name,
+            engine=episode.route.engine,
+            stage=episode.route.stage if stage.name == "generating" else stage.name,
+            since=stage.since,
+            turn=len(episode.turns),
+            tokens=episode.tokens,
+        )
+
+
+def _played(trajectory: Trajectory) -> Played:
+    outcome = Finished(
+        score=trajectory.score,
+        tokens=trajectory.policy_tokens,
+        oldest_version=trajectory.oldest_version,
+        truncated=trajectory.is_truncated,
+    )
+    return Played(trajectory.attempt, outcome, trajectory)
+
+
+def _blamed(error: WindrowError) -> Blame:
+    """Whose fault it is; ours is nobody's and goes on up."""
+    match error:
+        case PromptTooLong():
+            return "task"
+        case EnvError():
+            return "env"
+        case EngineError():
+            return "engine"
+        case RewardError():
+            return "reward"
+        case ConfigError():
+            return "task"
+        case _:
+            raise error
