@@ -108,6 +108,11 @@ class ChatCodec:
             return after[closed:] if self._has_template else after
         return after
 
+    def encode(self, text: str) -> Tokens:
+        """Plain text as tokens, without anything added."""
+        with self._lock:
+            return self._encode(text)
+
     def decode(self, tokens: Tokens) -> str:
         ids = tokens.tolist()
         with self._lock:

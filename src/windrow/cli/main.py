@@ -54,6 +54,7 @@ class Entry:
 
 
 COMMANDS = {
+    "rollout": Entry("windrow.cli.rollout", "collect batches with real engines and environments, without training"),
     "simulate": Entry("windrow.cli.simulate", "play the scheduler against modelled engines and environments"),
     "explain": Entry("windrow.cli.explain", "list every setting, its meaning, its value and where that is from"),
     "replay": Entry("windrow.cli.replay", "rebuild the scheduler from a journal and check its promises"),

@@ -50,6 +50,7 @@ class Cluster(Generic[W, C]):
         worker_config: C,
     ) -> None:
         self.name = name
+        self.resource_manager = resource_manager
         self.worker_config = worker_config
         self.tenants: dict[str, Any] = {}  # what those who use the cluster together share, by name
         self.workers: dict[str, W] = {

@@ -148,10 +148,12 @@ class DataProto:
     @overload
     def __getitem__(self, index: str) -> Column: ...
     @overload
-    def __getitem__(self, index: int) -> DataProtoItem: ...
+    def __getitem__(self, index: int | np.integer[Any]) -> DataProtoItem: ...
     @overload
     def __getitem__(self, index: "slice | Places") -> "DataProto": ...
-    def __getitem__(self, index: "str | int | slice | Places") -> "Column | DataProtoItem | DataProto":
+    def __getitem__(
+        self, index: "str | int | np.integer[Any] | slice | Places"
+    ) -> "Column | DataProtoItem | DataProto":
         """A column by name, a row by number, rows by slice, numbers or mask."""
         if isinstance(index, str):
             return self._column(index)
@@ -374,8 +376,10 @@ class DataProto:
         return DataProtoItem(batch, arrays, dict(self.meta_info))
 
     def _sliced(self, rows: Slice) -> "DataProto":
-        if rows.step is not None and rows.step < 1:
-            return self._taken(np.arange(len(self))[rows])  # a tensor cannot be read backwards in place
+        if rows.step == 0:
+            raise DataError("rows cannot be sliced with step 0; use 1 or more, or a negative step to go backwards")
+        if rows.step is not None and rows.step < 0:
+            return self._taken(np.arange(len(self))[rows].copy())  # a tensor cannot be read backwards in place
         batch = None if self.batch is None else self.batch[rows]
         return DataProto(batch, {name: array[rows] for name, array in self.non_tensor_batch.items()}, self.meta_info)
 

@@ -20,6 +20,7 @@ Padding blocks for tens of milliseconds; call it off the event loop.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -109,7 +110,7 @@ def _check_chains(trajectory: Trajectory) -> None:
         raise DataError(f"{attempt} has no tokens at all; a trajectory needs a chain")
     for number, chain in enumerate(trajectory.chains):
         tokens, logprobs = len(chain.token_ids), len(chain.logprobs)
-        written = sum([segment.length for segment in chain.segments])
+        written = sum(map(attrgetter("length"), chain.segments))
         if not tokens == logprobs == written:
             raise DataError(
                 f"{attempt} chain {number} has {tokens} tokens, {logprobs} log-probabilities and segments of "

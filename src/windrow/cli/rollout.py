@@ -1,0 +1,145 @@
+"""`windrow rollout`: collect batches with any configuration, without training on them."""
+
+import argparse
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from windrow.cli.output import Column, Output, Report
+from windrow.config import load
+
+if TYPE_CHECKING:
+    from windrow.core.ledger import Account, Ledger
+    from windrow.protocol import DataProto
+    from windrow.rollout.assembly import RolloutFile
+    from windrow.rollout.scheduler import RolloutScheduler
+
+DESCRIPTION = """\
+Play episodes with real engines and environments and collect them in batches; nothing is trained.
+Reports what was collected, how fast, and what became of every attempt; fails if the books do not balance.
+"""
+
+EPILOG = """\
+examples:
+  windrow rollout examples/rollout/guess.yaml
+  windrow rollout examples/rollout/guess.yaml batches=3 --json
+  windrow rollout examples/rollout/scripted.yaml rollout.staleness=1
+"""
+
+
+class Collected:
+    """What came in."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.trajectories = 0
+        self.groups = 0
+        self.tokens = 0
+        self.seconds = 0.0
+        self.ended = ""
+        self.metrics: dict[str, float] = {}
+
+    def add(self, batch: "DataProto") -> None:
+        """One batch more."""
+        tensors = batch.batch
+        assert tensors is not None
+        self.batches += 1
+        self.trajectories += len(tensors["traj_id"].unique())
+        self.groups += len(tensors["traj_group_id"].unique())
+        self.tokens += int(tensors["response_mask"].sum())
+        self.metrics = batch.meta_info["metrics"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file")
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="settings that replace those of the file"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    from windrow.rollout.assembly import RolloutFile
+
+    file = load(args.config, args.overrides, RolloutFile).value
+    return asyncio.run(_collect(file, out))
+
+
+async def _collect(file: "RolloutFile", out: Output) -> int:
+    from windrow.rollout.assembly import make_cluster
+    from windrow.rollout.scheduler import RolloutScheduler
+
+    cluster = make_cluster(file)
+    config = file.rollout
+    scheduler = RolloutScheduler(config, config.train_env_manager, cluster.resource_manager, cluster, "train")
+    collected = Collected()
+    code = 0
+    try:
+        with out.progress("batches", file.batches) as at:
+            await _fill(scheduler, file, collected, at)
+    except asyncio.CancelledError:
+        out.warn(f"stopped early: {collected.batches} of {file.batches} batches are in these figures")
+        code = 130
+    finally:
+        await scheduler.shutdown()
+    return max(code, _tell(scheduler, collected, out))
+
+
+async def _fill(scheduler: "RolloutScheduler", file: "RolloutFile", collected: Collected, at: Report) -> None:
+    from windrow.protocol import DataProto
+
+    began = time.perf_counter()
+    for step in range(file.batches):
+        batch = await scheduler.get_batch(DataProto(meta_info={"global_step": step}), file.rollout.rollout_batch_size)
+        collected.seconds = time.perf_counter() - began
+        if batch is None:
+            collected.ended = "no task is left"
+            return
+        collected.add(batch)
+        at(collected.batches, f"{collected.trajectories} trajectories, {collected.tokens:,} tokens")
+
+
+def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> int:
+    """Say what was collected; 1 if something is missing from the books."""
+    from windrow.rollout.summary import ledger_json
+
+    ledgers = scheduler.ledger()
+    missing = [mode for mode, ledger in ledgers.items() if not _balances(ledger)]
+    per_s = collected.trajectories / collected.seconds if collected.seconds else 0.0
+    score = collected.metrics.get("episode/score/mean")
+    rows = [
+        ("batches", f"{collected.batches}{f'; {collected.ended}' if collected.ended else ''}"),
+        ("trajectories", f"{collected.trajectories} in {collected.groups} groups, {per_s:.3g} per second"),
+        ("sampled tokens", f"{collected.tokens:,}"),
+        ("score", "–" if score is None else f"mean {score:.3f} in the last batch"),
+        *(
+            (f"ledger, {mode}", _account(ledger.attempts))
+            for mode, ledger in ledgers.items()
+            if ledger.attempts.admitted
+        ),
+    ]
+    out.table([Column("figure", "left"), Column("value", "left")], rows)
+    for mode in missing:
+        out.warn(f"the ledger of {mode} does not balance: {ledgers[mode]}")
+    out.result(
+        {
+            "batches": collected.batches,
+            "trajectories": collected.trajectories,
+            "groups": collected.groups,
+            "seconds": collected.seconds,
+            "tokens": collected.tokens,
+            "metrics": collected.metrics,
+            "ledger": ledger_json(ledgers),
+        }
+    )
+    return 1 if missing else 0
+
+
+def _balances(ledger: "Ledger") -> bool:
+    """Everything is accounted for, and nothing lives on after the end."""
+    accounts = (ledger.attempts, ledger.groups)
+    return all(account.balance == 0 and account.alive == 0 for account in accounts)
+
+
+def _account(account: "Account") -> str:
+    dropped = ", ".join(f"{count} {why}" for why, count in account.dropped.items()) or "none"
+    return f"{account.admitted} attempts: {account.trained + account.delivered} handed out, dropped: {dropped}"
