@@ -17,9 +17,6 @@ A message has the thing, the value and the way out, in lower case, without a ful
 `blame`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class WindrowError(Exception):
     """The root of the tree; catch it to catch all of ours and nothing else."""
@@ -69,14 +66,25 @@ class IllegalEvent(InternalError):
     """An event that cannot have happened; the machine is as it was before."""
 
 
-@contextmanager
-def blame(kind: type[WindrowError], what: str) -> Iterator[None]:
-    """File whatever is raised inside as `kind`, with what was being done; what has its place already keeps it."""
-    try:
-        yield
-    except WindrowError:
-        raise
-    except TimeoutError as error:
-        raise kind(f"{what}: {error or 'it took too long'}") from error
-    except Exception as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+class blame:  # noqa: N801 -- it is used as a statement
+    """File whatever is raised inside as `kind`, with what was being done; what has its place already keeps it.
+
+    The words are put together only when they are needed, because most of what is tried works.
+    """
+
+    __slots__ = ("_kind", "_words")
+
+    def __init__(self, kind: type[WindrowError], *words: object) -> None:
+        self._kind = kind
+        self._words = words
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, WindrowError) or not isinstance(error, Exception):
+            return
+        what = " ".join(map(str, self._words))
+        if isinstance(error, TimeoutError):
+            raise self._kind(f"{what}: {str(error) or 'it took too long'}") from error
+        raise self._kind(f"{what}: {type(error).__name__}: {error}") from error

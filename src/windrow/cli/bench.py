@@ -23,6 +23,7 @@ examples:
 BENCHMARKS = {
     "batch": "windrow.bench.batch",
     "core": "windrow.bench.core",
+    "router": "windrow.bench.router",
 }
 
 

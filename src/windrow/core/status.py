@@ -51,6 +51,7 @@ class Status(Value, frozen=True, kw_only=True):
     slots_free: int
     lanes: dict[Mode, LaneStatus]
     engines: tuple[EngineStatus, ...]
+    workers: tuple[str, ...]
     quarantined: tuple[str, ...]
 
 
@@ -67,6 +68,7 @@ def status(books: Books) -> Status:
         slots_free=books.workers.vacant,
         lanes={mode: _lane(lane) for mode, lane in books.lanes.items()},
         engines=_engines(books),
+        workers=tuple(books.workers.table),
         quarantined=tuple(books.faults.dead),
     )
 

@@ -146,7 +146,7 @@ class DataProto:
         return [*tensors_of(self.batch), *self.non_tensor_batch]
 
     @overload
-    def __getitem__(self, index: str) -> Column: ...
+    def __getitem__(self, index: str) -> Any: ...  # noqa: ANN401  # tensor or array, as the caller knows
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> DataProtoItem: ...
     @overload

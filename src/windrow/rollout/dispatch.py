@@ -74,7 +74,7 @@ class Dispatch:
         self.sources = dict(sources)
         self.is_closed = False
         self.moved = 0  # attempts, ever
-        self._machine = machine
+        self.machine = machine
         self._tell = tell
         self._crew = crew
         self._fleet = fleet
@@ -144,7 +144,7 @@ class Dispatch:
         for task in tasks:
             if self.is_closed:
                 return
-            group = self._machine.next_group
+            group = self.machine.next_group
             self.shelf.open(group, task)
             kind = f"{command.mode}/{command.tag}"
             self._tell(TaskArrived(command.mode, task.ordinal, command.tag, kind, task.name))
@@ -163,5 +163,5 @@ class Dispatch:
     def open_sources(self, mode: Mode) -> None:
         """The source of a mode begins again."""
         self.sources[mode].rewind()
-        for tag in self._machine.settings.of(mode).shares:
+        for tag in self.machine.settings.of(mode).shares:
             self._tell(SourceOpened(mode, tag))

@@ -59,24 +59,18 @@ class Episode:
         self.lease = lease
         self.route = route
         self.turns: list[Turn] = []
-        self.stage = Stage("waiting to begin", _now())
+        self.stage = Stage("waiting to begin", asyncio.get_running_loop().time())
+        self.tokens = 0  # sampled so far, in whole turns
+        self.oldest_version = -1  # of any of them
         self._settings = settings
+        self._who = f"{lease.attempt} environment {lease.task.tag!r}"
         self._chains: list[_Growing] = []
-        self._began_at = _now()
-
-    @property
-    def tokens(self) -> int:
-        """Sampled so far, in whole turns."""
-        return sum(turn.end - turn.begin for turn in self.turns)
-
-    @property
-    def oldest_version(self) -> int:
-        versions = [s.version for chain in self._chains for s in chain.segments if s.version >= 0]
-        return min(versions, default=-1)
+        self._clock = asyncio.get_running_loop().time
+        self._began_at = self._clock()
 
     async def play(self, make: EnvFactory, on_turn: Callable[["Episode"], None]) -> Trajectory:
         """Play to the end; raises if something breaks, and then there is no trajectory."""
-        with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} could not be made"):
+        with blame(EnvError, self._who, "could not be made"):
             env = make()
         try:
             return await self._take_turns(env, on_turn)
@@ -86,7 +80,7 @@ class Episode:
     async def _close(self, env: Env) -> None:
         """An episode that was played is worth having even if its environment does not close."""
         try:
-            with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} close"):
+            with blame(EnvError, self._who, "close"):
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await env.close()
         except EnvError as error:
@@ -100,14 +94,13 @@ class Episode:
             ending = self._reached()
             if ending is not None:
                 return self._trajectory(ending, {})
-            began = _now()
-            self._enter("generating")
+            began = self._enter("generating")
             answer = await self.route.generate(self._question())
-            span = self._chains[-1].add_answer(answer)
-            self._enter("environment steps")
-            stepped_at = _now()
-            step = _checked(await self._ask_env(env.step(self._settings.codec.decode(answer.token_ids)), "step"), self)
-            self.turns.append(self._turn(span, answer, step, stepped_at - began, _now() - stepped_at))
+            span = self._hear(answer)
+            stepped_at = self._enter("environment steps")
+            said = await self._ask_env(env.step(self._settings.codec.decode(answer.token_ids)), "step")
+            step = self._checked(said)
+            self.turns.append(self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at))
             on_turn(self)
             if step.terminated or step.truncated:
                 return self._trajectory("terminated" if step.terminated else "truncated", step.info)
@@ -117,7 +110,7 @@ class Episode:
 
     async def _ask_env(self, answer: Any, what: str) -> Any:  # noqa: ANN401 -- whatever the environment says
         """Wait for the environment, as long as it may take."""
-        with blame(EnvError, f"{self.lease.attempt} environment {self.lease.task.tag!r} {what} {len(self.turns)}"):
+        with blame(EnvError, self._who, what, len(self.turns)):
             async with asyncio.timeout(self._settings.step_timeout_s):
                 return await answer
 
@@ -125,8 +118,8 @@ class Episode:
         """Put an observation into the history, or begin another history."""
         codec = self._settings.codec
         rewritten = isinstance(observation, Rewritten)
-        messages = _messages(observation, self)
-        with blame(ConfigError, f"{self.lease.attempt} chat template"):
+        messages = self._messages(observation)
+        with blame(ConfigError, self.lease.attempt, "chat template"):
             if rewritten or not self._chains:
                 self._chains.append(_Growing())
                 self._chains[-1].add("prompt", codec.begin(messages))
@@ -152,11 +145,11 @@ class Episode:
         room = min(settings.sampling.max_tokens, settings.limit_tokens - len(prompt))
         turn = len(self.turns)
         lease = self.lease
-        stops = tuple(sorted({*settings.sampling.stop_token_ids, *settings.codec.stop_token_ids}))
+        sampling = settings.sampling
         return Ask(
             turn=turn,
             prompt=prompt,
-            sampling=but(settings.sampling, max_tokens=room, stop_token_ids=stops),
+            sampling=sampling if room == sampling.max_tokens else but(sampling, max_tokens=room),
             seed=turn_seed(settings.seed, lease.mode, lease.task, lease.seat, turn),
         )
 
@@ -185,12 +178,50 @@ class Episode:
             ending=ending,
             engines=tuple(self.route.used),
             began_at=self._began_at,
-            ended_at=_now(),
+            ended_at=self._clock(),
             info=info,
         )
 
-    def _enter(self, name: str) -> None:
-        self.stage = Stage(name, _now())
+    def _hear(self, answer: Answer) -> tuple[int, int]:
+        """Put what the policy said into the history; says where it begins and ends."""
+        self.tokens += len(answer.token_ids)
+        oldest = min((segment.version for segment in answer.segments), default=self.oldest_version)
+        self.oldest_version = oldest if self.oldest_version < 0 else min(oldest, self.oldest_version)
+        return self._chains[-1].add_answer(answer)
+
+    def _messages(self, observation: Observation) -> list[Message]:
+        """An observation as messages; text is the user's."""
+        match observation:
+            case str():
+                return [Message("user", observation)]
+            case Message():
+                return [observation]
+            case Rewritten(messages=messages):
+                return [*messages]
+            case [*messages] if messages and all(isinstance(message, Message) for message in messages):
+                return messages
+            case _:
+                raise EnvError(
+                    f"{self._who} observation {len(self.turns)} is {observation!r:.60}; "
+                    f"return text, a Message, a list of them, or Rewritten"
+                )
+
+    def _checked(self, step: object) -> Step:
+        """What an environment answered, if it makes sense."""
+        if not isinstance(step, Step):
+            raise EnvError(f"{self._who} step {len(self.turns)} returned {step!r:.60}; return a Step")
+        reward: object = step.reward
+        if not isinstance(reward, Real) or not math.isfinite(reward):
+            raise EnvError(
+                f"{self._who} step {len(self.turns)} returned reward {reward!r:.60}; a reward is a finite number"
+            )
+        return step
+
+    def _enter(self, name: str) -> float:
+        """Another stage begins; says when."""
+        now = self._clock()
+        self.stage = Stage(name, now)
+        return now
 
 
 class _Growing:
@@ -226,36 +257,3 @@ class _Growing:
         self._logprobs.append(logprobs)
         self.segments.extend(by)
         self.length += len(tokens)
-
-
-def _messages(observation: Observation, episode: Episode) -> list[Message]:
-    """An observation as messages; text is the user's."""
-    match observation:
-        case str():
-            return [Message("user", observation)]
-        case Message():
-            return [observation]
-        case Rewritten(messages=messages):
-            return [*messages]
-        case [*messages] if messages and all(isinstance(message, Message) for message in messages):
-            return messages
-        case _:
-            raise EnvError(
-                f"{episode.lease.attempt} environment {episode.lease.task.tag!r} observation {len(episode.turns)} is "
-                f"{observation!r:.60}; return text, a Message, a list of them, or Rewritten"
-            )
-
-
-def _checked(step: object, episode: Episode) -> Step:
-    """What an environment answered, if it makes sense."""
-    who = f"{episode.lease.attempt} environment {episode.lease.task.tag!r} step {len(episode.turns)}"
-    if not isinstance(step, Step):
-        raise EnvError(f"{who} returned {step!r:.60}; return a Step")
-    reward: object = step.reward
-    if not isinstance(reward, Real) or not math.isfinite(reward):
-        raise EnvError(f"{who} returned reward {reward!r:.60}; a reward is a finite number")
-    return step
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

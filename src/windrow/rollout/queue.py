@@ -18,6 +18,7 @@ from windrow.core.events import (
     BatchTrained,
     BatchWanted,
     EngineLost,
+    ResumeWanted,
     ShutdownWanted,
     TimePassed,
     VersionPublished,
@@ -34,6 +35,7 @@ from windrow.observe.metrics import Meter
 from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
 from windrow.rollout.fleet import Fleet, Patience
 from windrow.rollout.orders import Broken, EngineGone, News, Order, Played, Progressed
+from windrow.rollout.shelf import Shelf
 from windrow.rollout.summary import LedgerReader
 from windrow.rollout.supervision import Crew, first_of
 from windrow.sources.protocol import TaskSource
@@ -55,6 +57,15 @@ class QueueOptions(Value, frozen=True, kw_only=True, gc=True):
     filters: Mapping[Mode, GroupFilter] = {}
     record: Callable[[AnyEvent, float], None] | None = None
     """Told every event before it is acted on: a journal."""
+
+
+class QueueSnapshot(Value, frozen=True, kw_only=True, gc=True):
+    """A queue at one moment: what the machine knew, what lay on the shelf, how far the sources were."""
+
+    machine: bytes
+    shelf: Shelf
+    positions: dict[Mode, dict[str, int]]
+    steps_are_versions: bool
 
 
 class GroupQueueManager:
@@ -84,6 +95,7 @@ class GroupQueueManager:
         self._started: asyncio.Event | None = None
         self._clock_offset = 0.0
         self._reader = LedgerReader()
+        self._is_restored = False
 
     # life
 
@@ -98,6 +110,8 @@ class GroupQueueManager:
         self._clock_offset = max(0.0, self.machine.now - asyncio.get_running_loop().time())
         try:
             await self.crew.start()
+            if self._is_restored:
+                self._take_stock()
             await self.fleet.start()
         except BaseException as error:
             self.crew.fail(first_of(error))
@@ -144,6 +158,41 @@ class GroupQueueManager:
         self._dispatch.sources[mode] = source
         if group_filter is not None:
             self._dispatch.filters[mode] = group_filter
+
+    def snapshot(self) -> QueueSnapshot:
+        """Everything from which another queue can go on."""
+        return QueueSnapshot(
+            machine=self.machine.snapshot(),
+            shelf=self._dispatch.shelf.copy(),
+            positions={mode: source.position() for mode, source in self._dispatch.sources.items()},
+            steps_are_versions=self.steps_are_versions,
+        )
+
+    def restore(self, snapshot: QueueSnapshot) -> None:
+        """Go on from a snapshot, before the start; what was in play then is played again by whoever joins."""
+        if self._started is not None:
+            raise Refused("a queue that runs cannot be restored; make a new one and restore it before it starts")
+        self.machine = self._dispatch.machine = Machine.restore(snapshot.machine)
+        self._dispatch.shelf = snapshot.shelf.copy()
+        for mode, position in snapshot.positions.items():
+            self._dispatch.sources[mode].restore(position)
+        self.steps_are_versions = snapshot.steps_are_versions
+        self._is_restored = True
+
+    def _take_stock(self) -> None:
+        """After a restore: who worked and waited then is gone; what was ordered is ordered again."""
+        status = self.machine.status()
+        for engine in status.engines:
+            for holder in engine.holders:
+                self.tell(ResumeWanted(holder))
+            self.tell(EngineLost(engine.engine, "the queue was restored"))
+        for worker in status.workers:
+            self.tell(WorkerLost(worker, "the queue was restored"))
+        for lane in status.lanes.values():
+            for want in lane.waiting:
+                self.tell(WantWithdrawn(want.consumer))
+        for command in self.machine.outstanding():
+            self._dispatch.carry_out(command)
 
     # for workers
 
@@ -232,7 +281,8 @@ class GroupQueueManager:
         commands = self.machine.step(event, now)
         for command in commands:
             self._dispatch.carry_out(command)
-        self._set_alarm()
+        if commands or not isinstance(event, AttemptProgressed):  # progress alone brings no deadline nearer
+            self._set_alarm()
         if isinstance(event, EngineLost):
             self._note_lost_engine()
         return commands

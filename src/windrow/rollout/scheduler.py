@@ -26,7 +26,7 @@ from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.sharing import InferCluster, commons_of
 from windrow.rollout.summary import note_batch, note_state
 from windrow.rollout.workers import EnvWorker, Sighting
-from windrow.types import MODES, Mode, Value
+from windrow.types import MODES, Mode, Value, but
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -221,9 +221,11 @@ class RolloutScheduler:
         config, env = self._config, self._env
         context = min(engine.traits.context_tokens for engine in self.infer_cluster.workers.values())
         own = config.sequence_length if config.sequence_length is not None else context
+        codec = self.infer_cluster.worker_config.codec
+        stops = tuple(sorted({*env.sampling.stop_token_ids, *codec.stop_token_ids}))
         return EpisodeSettings(
-            codec=self.infer_cluster.worker_config.codec,
-            sampling=env.sampling,
+            codec=codec,
+            sampling=but(env.sampling, stop_token_ids=stops),
             max_turns=env.max_turns,
             limit_tokens=min(context, own),
             limit_is="context" if context <= own else "max_tokens",

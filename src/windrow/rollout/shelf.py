@@ -12,7 +12,7 @@ from windrow.types import AttemptId, Record
 
 
 class Folder(Record, gc=True):
-    """One group."""
+    """One group; what stands in it is never changed, only added or thrown away."""
 
     task: Task
     trajectories: dict[AttemptId, Trajectory] = {}
@@ -24,6 +24,13 @@ class Shelf:
     def __init__(self) -> None:
         self._folders: dict[int, Folder] = {}
         self._batches: dict[int, tuple[int, ...]] = {}
+
+    def copy(self) -> "Shelf":
+        """The same trajectories on another shelf."""
+        other = Shelf()
+        other._folders = {group: Folder(f.task, dict(f.trajectories)) for group, f in self._folders.items()}
+        other._batches = dict(self._batches)
+        return other
 
     def __len__(self) -> int:
         return len(self._folders)
