@@ -5,7 +5,6 @@ from tests.cli.given import Windrow
 
 from windrow.bench import core
 from windrow.cli.bench import BENCHMARKS
-from windrow.cli.bench import BENCHMARKS
 
 
 def test_the_list_names_every_benchmark(windrow: Windrow):
@@ -18,7 +17,10 @@ def test_the_list_names_every_benchmark(windrow: Windrow):
 
 @pytest.mark.parametrize(
     ("argv", "words"),
-    [(["cor"], "unknown benchmark cor; did you mean core?"), ([], f"name a benchmark; known are {', '.join(BENCHMARKS)}")],
+    [
+        (["cor"], "unknown benchmark cor; did you mean core?"),
+        ([], f"name a benchmark; known are {', '.join(BENCHMARKS)}"),
+    ],
 )
 def test_a_benchmark_has_a_name(argv: list[str], words: str, windrow: Windrow):
     said = windrow("bench", *argv, "--json")

@@ -1,19 +1,23 @@
 """`windrow explain`: every setting of a configuration, what it means, its value and where that came from."""
 
 import argparse
+import importlib
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from windrow.cli.output import Output
-from windrow.config import Loaded, Setting, describe, load
+from windrow.config import Loaded, Setting, describe, load, top_keys
 from windrow.config.settings import REQUIRED
 from windrow.errors import ConfigError
 
 DESCRIPTION = """\
 List every setting with its value, where that came from, its default, and what it means.
-Without CONFIG, list what could be set, with the defaults.
+Without CONFIG, list what could be set, with the defaults. Which command the settings are for is seen from
+CONFIG, unless --for says it.
 """
 
 EPILOG = """\
@@ -21,7 +25,12 @@ examples:
   windrow explain
   windrow explain examples/sim/long_tail.yaml
   windrow explain examples/sim/long_tail.yaml slots=128 --json
+  windrow explain examples/rollout/guess.yaml
+  windrow explain --for rollout
 """
+
+MODELS = {"simulate": "windrow.sim.config.SimConfig", "rollout": "windrow.rollout.assembly.RolloutFile"}
+"""What each command reads."""
 
 Row = dict[str, object]
 
@@ -35,14 +44,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="settings that replace those of the file",
     )
+    parser.add_argument("--for", dest="command", choices=[*MODELS], help="the command that reads the settings")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from windrow.sim.config import SimConfig
-
     given = [] if args.config is None else [args.config, *args.overrides]
-    explain(given, SimConfig, out)
+    models = {name: _model(name) for name in ([args.command] if args.command else MODELS)}
+    files = [Path(argument) for argument in given if "=" not in argument]
+    explain(given, _fitting(files[:1], models), out)
     return 0
+
+
+def _model(command: str) -> type[msgspec.Struct]:
+    module, _, name = MODELS[command].rpartition(".")
+    return cast("type[msgspec.Struct]", vars(importlib.import_module(module))[name])
+
+
+def _fitting(files: list[Path], models: dict[str, type[msgspec.Struct]]) -> type[msgspec.Struct]:
+    """The model that knows most of what stands at the top of a file; the first one if nothing is known."""
+    if not files:
+        return next(iter(models.values()))
+    written = set(top_keys(files[0]))
+    return max(models.values(), key=lambda model: len(written.intersection(model.__struct_fields__)))
 
 
 def explain(given: Sequence[str], model: type[msgspec.Struct], out: Output) -> None:

@@ -104,6 +104,11 @@ def read(path: Path | None, overrides: Iterable[str]) -> Source:
     return source
 
 
+def top_keys(path: Path) -> list[str]:
+    """What stands at the top of a file, whatever it is for."""
+    return [*_read_file(path).tree]
+
+
 def _read_file(path: Path) -> Source:
     name = str(path)
     try:
