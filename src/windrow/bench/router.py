@@ -144,7 +144,7 @@ async def _queue(engines: dict[str, Engine], turns: int, sampling: Sampling = SA
     await queue.start()
     envs: dict[str, EnvFactory] = {"": lambda: Idle(turns)}
     worker = EnvWorker("w0", queue, engines, envs, episodes, slots=EPISODES, kinds=("train/",))
-    queue.crew.spawn(worker.run(), "w0")
+    queue.crew.spawn(worker.run(), "w0", ends_itself=True)
     return queue
 
 

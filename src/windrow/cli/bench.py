@@ -18,6 +18,7 @@ examples:
   windrow bench --list
   windrow bench core
   windrow bench core --json
+  windrow bench router
 """
 
 BENCHMARKS = {

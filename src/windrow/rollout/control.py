@@ -40,8 +40,12 @@ class Control:
 
     async def resume(self) -> None:
         """Generation goes on, unless somebody else holds it."""
+        self.let_go()
+        await self._fleet.settled()
+
+    def let_go(self) -> None:
+        """The same, without waiting until every engine has heard of it."""
         self._queue.tell(ResumeWanted(CALLER))
-        await self._fleet.quiet()
 
     async def update_weights(
         self, version: int, weights: "Mapping[str, Tensor] | Path | None", how: How
@@ -54,9 +58,9 @@ class Control:
         async with self._held(WEIGHTS, how):
             held_s = _now() - began
             queue.steps_are_versions = False
-            self._fleet.weights = weights
+            self._fleet.give(weights)
             queue.tell(VersionPublished(version))
-            await self._fleet.quiet()
+            await self._fleet.settled()
         queue.check_alive()
         seconds = _now() - began
         queue.meter.observe("engine/load_s", [seconds])
@@ -119,14 +123,14 @@ class Control:
 
     async def _settled(self, engines: Sequence[str]) -> EngineError | None:
         """Wait until some engines have done what they were told; what went wrong, if something did."""
-        await self._fleet.quiet(engines)
+        await self._fleet.settled(engines)
         failed = [self._fleet.failures.pop(name) for name in engines if name in self._fleet.failures]
         return failed[0] if failed else None
 
     async def _undo(self, event: ShrinkWanted | ExpandWanted, engines: Sequence[str]) -> None:
         """Put routing back to what it was; an engine that cannot follow is lost."""
         self._queue.tell(event)
-        await self._fleet.quiet(engines)
+        await self._fleet.settled(engines)
         for name in engines:
             error = self._fleet.failures.pop(name, None)
             if error is not None:

@@ -57,7 +57,18 @@ class Hand(Record, gc=True):
     orders: deque[EngineOrder]
     wake: asyncio.Event
     idle: asyncio.Event
+    """Nothing is left to be carried out."""
+    changed: asyncio.Event
+    """One of the two below may be another."""
+    held: bool = False
+    """The last word was to suspend it."""
+    quiet: bool = False
+    """It cannot generate: suspended and not to be resumed, away, or lost."""
     lost: bool = False
+
+    def become(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.changed.set()
 
 
 class Fleet:
@@ -71,8 +82,10 @@ class Fleet:
         self.coming_back: set[str] = set()  # all and only the engines of an expand that is under way
         self.failures: dict[str, EngineError] = {}  # by engine: why it could not lend its devices or take them back
         self.interrupted: dict[str, int] = {}  # by engine: requests that its last release interrupted
-        self.weights: Mapping[str, Tensor] | Path | None = None
+        self._weights: Mapping[str, Tensor] | Path | None = None
         self.checksums: dict[int, str] = {}  # by version: what the first engine that loaded it confirmed
+        self._label: int | None = None  # the version that all engines have, if nobody loads weights through us
+        self._away: set[str] = set()  # all and only the engines that have given their devices back
         self._tell = tell
         self._crew = crew
         self._patience = patience
@@ -89,11 +102,41 @@ class Fleet:
         hand = self._hands.get(order.engine)
         if hand is None or hand.lost:
             return  # what is gone is quiet
+        if isinstance(order, SuspendEngine):
+            hand.held = True
+        elif isinstance(order, ResumeEngine):
+            hand.held = False
+            hand.become(quiet=order.engine in self._away)
         hand.orders.append(order)
         hand.idle.clear()
         hand.wake.set()
 
-    async def quiet(self, engines: Iterable[str] | None = None) -> None:
+    def relabel(self, version: int) -> None:
+        """Whoever changed the weights did it behind our back; from now on they count as this version."""
+        self._label = version
+        for name in self.engines:
+            self.order(LoadWeights(name, version))
+
+    def give(self, weights: "Mapping[str, Tensor] | Path | None") -> None:
+        """What the next version is loaded from."""
+        self._weights = weights
+        self._label = None
+
+    async def quiet(self) -> None:
+        """Wait until no engine that was told to be quiet generates any more; one that does not obey is lost."""
+        limit_s = self._patience.suspend_s + INTERRUPT_S
+        try:
+            async with asyncio.timeout(limit_s):
+                for hand in [*self._hands.values()]:
+                    while hand.held and not hand.quiet:  # somebody may resume it meanwhile
+                        hand.changed.clear()
+                        await hand.changed.wait()
+        except TimeoutError:
+            for hand in [*self._hands.values()]:
+                if hand.held and not hand.quiet:
+                    self.lose(hand.engine.name, f"it was not quiet after {limit_s:g} s")
+
+    async def settled(self, engines: Iterable[str] | None = None) -> None:
         """Wait until every order of some engines, or of all, has been carried out."""
         for name in [*(self._hands if engines is None else engines)]:
             await self._hands[name].idle.wait()
@@ -109,6 +152,7 @@ class Fleet:
         hand.orders.clear()
         hand.wake.set()
         hand.idle.set()
+        hand.become(quiet=True)
         self._tell(EngineLost(name, why))
 
     async def close(self) -> None:
@@ -123,7 +167,7 @@ class Fleet:
         with blame(EngineError, f"start of engine {engine.name}"):
             async with asyncio.timeout(self._patience.start_s):
                 acknowledgement = await engine.start()
-        hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event())
+        hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event(), asyncio.Event())
         hand.idle.set()
         self._hands[engine.name] = hand
         self.checksums.setdefault(acknowledgement.version, acknowledgement.checksum)
@@ -131,7 +175,9 @@ class Fleet:
         self._tell(EngineJoined(engine.name, acknowledgement.version, traits.capacity, traits.devices))
         self._crew.spawn(self._serve(hand), f"hand of engine {engine.name}")
         self._crew.spawn(self._watch(hand), f"watch over engine {engine.name}")
-        self._tell(EngineReady(engine.name))
+        await hand.idle.wait()  # it may have been told to be quiet
+        if not hand.lost:
+            self._tell(EngineReady(engine.name))
 
     async def _serve(self, hand: Hand) -> None:
         """Carry out orders.
@@ -151,7 +197,7 @@ class Fleet:
     async def _carry_out(self, hand: Hand, order: EngineOrder) -> None:
         try:
             with blame(EngineError, type(order).__name__):
-                await self._perform(hand.engine, order)
+                await self._perform(hand, order)
         except WindrowError as error:
             name = order.engine
             if isinstance(order, ReleaseEngine | RestoreEngine) or name in self.coming_back:
@@ -159,11 +205,12 @@ class Fleet:
             else:
                 self.lose(name, str(error))
 
-    async def _perform(self, engine: Engine, order: EngineOrder) -> None:
-        patience = self._patience
+    async def _perform(self, hand: Hand, order: EngineOrder) -> None:
+        engine, patience = hand.engine, self._patience
         match order:
             case SuspendEngine():
                 await self._suspend(engine, order)
+                hand.become(quiet=hand.held)
             case ResumeEngine():
                 async with asyncio.timeout(patience.suspend_s):
                     await engine.resume()
@@ -171,16 +218,32 @@ class Fleet:
                 await self._load(engine, version)
             case ReleaseEngine():
                 async with asyncio.timeout(patience.devices_s):
-                    report = await engine.load_report()
-                    self.interrupted[engine.name] = report.running + report.waiting
-                    await engine.release()
-                self._tell(EngineReleased(engine.name))
+                    await self._release(hand)
             case RestoreEngine():
                 async with asyncio.timeout(patience.devices_s):
-                    await engine.restore()
-                self._tell(EngineReady(engine.name))
+                    await self._restore(hand)
             case _:
                 assert_never(order)
+
+    async def _release(self, hand: Hand) -> None:
+        engine = hand.engine
+        report = await engine.load_report()
+        self.interrupted[engine.name] = report.running + report.waiting
+        await engine.release()
+        self._away.add(engine.name)
+        hand.become(quiet=True)
+        self._tell(EngineReleased(engine.name))
+
+    async def _restore(self, hand: Hand) -> None:
+        engine = hand.engine
+        await engine.restore()
+        if self._label is not None:
+            await engine.load(self._label, None)
+        if hand.held:
+            await engine.suspend("interrupt")  # before anything is sent there
+        self._away.discard(engine.name)
+        hand.become(quiet=hand.held)
+        self._tell(EngineReady(engine.name))
 
     async def _suspend(self, engine: Engine, order: SuspendEngine) -> None:
         limit_s = self._patience.suspend_s
@@ -197,7 +260,9 @@ class Fleet:
                 await engine.suspend("interrupt")
 
     async def _load(self, engine: Engine, version: int) -> None:
-        weights = self.weights if engine.traits.can_load else None
+        if engine.name in self._away:
+            return  # it is told when it comes back
+        weights = self._weights if engine.traits.can_load and self._label is None else None
         async with asyncio.timeout(self._patience.load_s):
             said = await engine.load(version, weights)
         self._check(version, said)

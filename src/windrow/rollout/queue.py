@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
-from windrow.core.commands import AnyCommand, LoadWeights
+from windrow.core.commands import AnyCommand
 from windrow.core.events import (
     AnyEvent,
     AttemptEnded,
@@ -250,11 +250,8 @@ class GroupQueueManager:
         """A step begins; it counts as a version of the weights if nobody tells us of new ones."""
         if not self.steps_are_versions or step <= self.machine.version:
             return
-        for name in self.fleet.engines:
-            self.fleet.order(LoadWeights(name, step))
-        await self.fleet.quiet()
-        if step > self.machine.version:  # somebody else may have said so meanwhile
-            self.tell(VersionPublished(step, loaded=True))
+        self.fleet.relabel(step)  # each engine hears of it before it is resumed
+        self.tell(VersionPublished(step, loaded=True))
 
     async def mark_trained(self, batch_id: int) -> None:
         """A batch was used; it will not be asked for again."""

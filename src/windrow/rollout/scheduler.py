@@ -91,12 +91,13 @@ class RolloutScheduler:
     async def get_batch(self, data: DataProto, batch_size: int) -> DataProto | None:
         """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes."""
         step = _step_of(data)
+        _check_size(batch_size)
         if self._closed:
             return None
         queue = await self._ready()
         began = _now()
         await queue.advance_step(step)
-        await self._commons.control.resume()
+        self._commons.control.let_go()
         again = self.mode == "val" and self._last_step is not None and step != self._last_step
         self._last_step = step
         delivery = await queue.get_batch(batch_size, step, self.mode, fresh_pass=again)
@@ -215,7 +216,7 @@ class RolloutScheduler:
             name = f"{self.mode}-worker-{rank}"
             worker = EnvWorker(name, queue, self.infer_cluster.workers, self._envs, settings, slots=slots, kinds=kinds)
             self._workers.append(worker)
-            queue.crew.spawn(worker.run(), name)
+            queue.crew.spawn(worker.run(), name, ends_itself=True)
 
     def _episode_settings(self) -> EpisodeSettings:
         config, env = self._config, self._env
@@ -275,7 +276,13 @@ def _checked_mode(mode: str) -> Mode:
     for known in MODES:
         if mode == known:
             return known
-    raise ConfigError(f"mode must be train or val, got {mode!r}{did_you_mean(mode, MODES)}")
+    raise ConfigError(f"mode must be train or val, got {mode!r}{did_you_mean(str(mode), MODES)}")
+
+
+def _check_size(n: object) -> None:
+    """The machine says what fits; here only what is no number at all."""
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise ConfigError(f"batch_size must be a whole number, or -1 for everything, got {n!r}")
 
 
 def _step_of(data: DataProto) -> int:

@@ -21,6 +21,7 @@ class Crew:
         self._group: asyncio.TaskGroup | None = None
         self._root: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: set[asyncio.Task[None]] = set()  # all and only the tasks that end by themselves when told to
 
     @property
     def is_at_work(self) -> bool:
@@ -35,12 +36,15 @@ class Crew:
         self._root = self._loop.create_task(self._live(opened), name=self.name)
         await opened
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Let a task of the crew do something."""
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends_itself: bool = False) -> None:
+        """Let a task of the crew do something; one that ends itself is given the time for it at the end."""
         if self._group is None:
             work.close()
             raise InternalError(f"{self.name} is over and cannot begin {name!r}")
-        _add(self._group, work, name)
+        task = _add(self._group, work, name)
+        if ends_itself:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def check_loop(self) -> None:
         """Raise if this is another event loop than the one it lives on."""
@@ -50,10 +54,12 @@ class Crew:
             )
 
     async def stop(self, within_s: float) -> bool:
-        """Cancel what still runs and wait for it; false if something would not end in time."""
+        """Let end what ends itself, cancel the rest and wait for it; false if something would not end in time."""
         root = self._root
         if root is None or root.done():
             return True
+        if self._ending:
+            await asyncio.wait([*self._ending], timeout=within_s)
         root.cancel(ENOUGH)
         done, _ = await asyncio.wait({root}, timeout=within_s)
         return bool(done)
@@ -79,8 +85,8 @@ class Crew:
 ENOUGH = "the crew's work is done"
 
 
-def _add(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> None:
-    group.create_task(work, name=name)
+def _add(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    return group.create_task(work, name=name)
 
 
 def first_of(error: BaseException) -> BaseException:

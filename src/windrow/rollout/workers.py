@@ -84,8 +84,8 @@ class EnvWorker:
             while orders := await self._queue.lease(self.name, self._slots):
                 self._obey(orders, group)
             mail.cancel()
-            for task in self._tasks.values():
-                task.cancel()
+            for attempt in self._tasks:
+                self._cancel(attempt)
 
     def _obey(self, orders: Iterable[Order], group: asyncio.TaskGroup) -> None:
         left: dict[str, list[str]] = {}
@@ -94,9 +94,7 @@ class EnvWorker:
                 case Lease():
                     self._begin(order, group)
                 case Cancel(attempt=attempt):
-                    task = self._tasks.get(attempt)
-                    if task is not None:
-                        task.cancel()
+                    self._cancel(attempt)
                 case Move(attempt=attempt, engine=engine):
                     episode = self._episodes.get(attempt)
                     leaving = None if episode is None else episode.route.move(engine)
@@ -114,6 +112,12 @@ class EnvWorker:
         task = group.create_task(self._play(episode), name=f"episode {lease.attempt}")
         self._tasks[lease.attempt] = task
         task.add_done_callback(lambda _: self._forget(lease.attempt))
+
+    def _cancel(self, attempt: AttemptId) -> None:
+        """Stop an episode, once: a second time would break off the closing of its environment."""
+        task = self._tasks.get(attempt)
+        if task is not None and not task.cancelling():
+            task.cancel()
 
     def _forget(self, attempt: AttemptId) -> None:
         self._episodes.pop(attempt, None)
