@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM := .venv-vllm
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 # long searches: every branch is reached without them, and coverage would double their time
 SEARCHES := tests/core/test_walk.py tests/core/test_exhaustive.py
@@ -10,10 +11,10 @@ OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench fix clean
+.PHONY: help install demo test test-vllm check bench examples fix clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## make .venv and install the package with what its tests need
 
@@ -33,6 +34,17 @@ test: $(STAMP) ## everything that CI tests, with branch coverage of the core
 	@echo "walks, interleavings and everything else"
 	@$(PYTEST) $(SEARCHES) $(OTHERS)
 
+test-vllm: $(STAMP) $(VLLM)/.installed ## the engines' tests against a real vLLM server; opt-in, 3.5 GB, no part of CI
+	@$(BIN)/python tests/vllm/run.py $(VLLM)/bin/python
+
+$(VLLM)/.installed: tests/vllm/requirements.txt
+	@echo "windrow: installing vLLM into $(VLLM), three minutes the first time"
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check --no-input -qq install --requirement $<
+	@# built for CUDA, they break the import of a vLLM for the CPU
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check --no-input -qq uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
 	@echo "lint"; $(BIN)/ruff check --quiet --output-format concise .
@@ -40,13 +52,18 @@ check: $(STAMP) ## format, lint, layers, types
 	@echo "types"; $(BIN)/mypy --no-error-summary
 	@echo "all good"
 
-bench: $(STAMP) ## measure the scheduling core
-	@$(BIN)/windrow bench core
+bench: $(STAMP) ## measure each part beside its alternative
+	@for part in core batch router engine; do $(BIN)/windrow bench $$part || exit 1; done
+
+examples: $(STAMP) ## run every example at full size
+	@for script in examples/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
+	@for config in examples/rollout/*.yaml; do echo "$$config"; $(BIN)/windrow rollout $$config || exit 1; done
+	@for config in examples/sim/*.yaml; do echo "$$config"; $(BIN)/windrow simulate $$config || exit 1; done
 
 fix: $(STAMP) ## format and repair what can be repaired
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage build dist
+	rm -rf $(VENV) $(VLLM) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage build dist
 	find src tests examples -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -61,7 +61,7 @@ class Control:
             self._fleet.give(weights)
             queue.tell(VersionPublished(version))
             await self._fleet.settled()
-        queue.check_alive()
+        queue.check_open()
         seconds = _now() - began
         queue.meter.observe("engine/load_s", [seconds])
         return {
@@ -85,7 +85,7 @@ class Control:
             "shrink_duration_ms": 1000 * (_now() - began),
             "offload_ranks": self._ranks(leaving),
             "engines": leaving,
-            "aborted": sum(self._fleet.interrupted[name] for name in leaving),
+            "aborted": sum(self._fleet.interrupted.get(name, 0) for name in leaving),
             "remapped": moves,
         }
 
@@ -124,6 +124,7 @@ class Control:
     async def _settled(self, engines: Sequence[str]) -> EngineError | None:
         """Wait until some engines have done what they were told; what went wrong, if something did."""
         await self._fleet.settled(engines)
+        self._queue.check_open()
         failed = [self._fleet.failures.pop(name) for name in engines if name in self._fleet.failures]
         return failed[0] if failed else None
 

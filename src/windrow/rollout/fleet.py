@@ -146,14 +146,19 @@ class Fleet:
         hand = self._hands.get(name)
         if hand is None or hand.lost:
             return
-        hand.lost = True
+        self._let_down(hand)
         self.lost[name] = why
         log.error("engine lost", extra={"engine": name, "why": why})
+        self._tell(EngineLost(name, why))
+
+    @staticmethod
+    def _let_down(hand: Hand) -> None:
+        """Nothing more is carried out here, and nobody waits for it."""
+        hand.lost = True
         hand.orders.clear()
         hand.wake.set()
         hand.idle.set()
         hand.become(quiet=True)
-        self._tell(EngineLost(name, why))
 
     async def close(self) -> None:
         """Close all engines, within bounded time."""
@@ -186,13 +191,16 @@ class Fleet:
         waits for     the engine to have carried it out, or its deadline
         unblocked by  order(), lose()
         """
-        while not hand.lost:
-            if not hand.orders:
-                hand.idle.set()
-                hand.wake.clear()
-                await hand.wake.wait()
-                continue
-            await self._carry_out(hand, hand.orders.popleft())
+        try:
+            while not hand.lost:
+                if not hand.orders:
+                    hand.idle.set()
+                    hand.wake.clear()
+                    await hand.wake.wait()
+                    continue
+                await self._carry_out(hand, hand.orders.popleft())
+        finally:
+            self._let_down(hand)
 
     async def _carry_out(self, hand: Hand, order: EngineOrder) -> None:
         try:

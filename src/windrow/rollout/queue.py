@@ -102,22 +102,23 @@ class GroupQueueManager:
     async def start(self) -> None:
         """Start the engines; the second call waits for the first."""
         self.crew.check_loop()
-        if self._started is not None:
-            await self._started.wait()
-            self.check_alive()
-            return
-        self._started = asyncio.Event()
-        self._clock_offset = max(0.0, self.machine.now - asyncio.get_running_loop().time())
-        try:
+        if self._started is None:
+            self._started = asyncio.Event()
+            self._clock_offset = max(0.0, self.machine.now - asyncio.get_running_loop().time())
             await self.crew.start()
+            self.crew.spawn(self._begin(self._started), "start of the engines")
+        await self._started.wait()
+        self.check_open()
+
+    async def _begin(self, started: asyncio.Event) -> None:
+        try:
             if self._is_restored:
                 self._take_stock()
             await self.fleet.start()
-        except BaseException as error:
-            self.crew.fail(first_of(error))
-            raise first_of(error) from error
+        except* WindrowError as errors:
+            self.crew.fail(first_of(errors))
         finally:
-            self._started.set()
+            started.set()
 
     async def shutdown(self) -> None:
         """End everything, in bounded time; a second call waits for the first."""
@@ -346,6 +347,12 @@ class GroupQueueManager:
         self.crew.check_loop()
         if self.crew.failure is not None:
             raise self.crew.failure
+
+    def check_open(self) -> None:
+        """The same, and that it was not shut down."""
+        self.check_alive()
+        if self.is_closed:
+            raise Refused("the scheduler was shut down; make a new one")
 
     def _note_lost_engine(self) -> None:
         self.meter.count("engine/lost_total")

@@ -92,10 +92,13 @@ class RolloutScheduler:
         """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes."""
         step = _step_of(data)
         _check_size(batch_size)
-        if self._closed:
-            return None
-        queue = await self._ready()
         began = _now()
+        try:
+            queue = await self._ready()
+        except Refused:
+            if self._closed:
+                return None
+            raise
         await queue.advance_step(step)
         self._commons.control.let_go()
         again = self.mode == "val" and self._last_step is not None and step != self._last_step
