@@ -6,19 +6,21 @@ it raises. Nothing that was sampled is lost by any of them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from windrow.core.commands import AnyCommand, MoveAttempt, ReleaseEngine, RestoreEngine
+from windrow.core.commands import MoveAttempt, ReleaseEngine, RestoreEngine
 from windrow.core.events import ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
-from windrow.errors import EngineError, Refused
+from windrow.errors import EngineError, Refused, WindrowError
 from windrow.rollout.queue import GroupQueueManager
 from windrow.types import How
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+T = TypeVar("T")
 
 CALLER = "caller"
 WEIGHTS = "weight update"
@@ -30,6 +32,7 @@ class Control:
     def __init__(self, queue: GroupQueueManager) -> None:
         self._queue = queue
         self._fleet = queue.fleet
+        self._updating = asyncio.Lock()  # one version after the other: callers wait here, decisions do not
 
     async def suspend(self, how: How) -> None:
         """Returns when nothing generates any more."""
@@ -52,16 +55,16 @@ class Control:
     ) -> dict[str, object]:
         """Bring every engine to new weights; they serve when they have confirmed version and checksum."""
         queue = self._queue
-        if version <= queue.machine.version:
-            raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
         began = _now()
-        async with self._held(WEIGHTS, how):
+        async with self._updating, self._held(WEIGHTS, how):
+            if version <= queue.machine.version:
+                raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
             held_s = _now() - began
             queue.steps_are_versions = False
-            self._fleet.give(weights)
+            self._fleet.give(version, weights)
             queue.tell(VersionPublished(version))
             await self._fleet.settled()
-        queue.check_open()
+            queue.check_open()
         seconds = _now() - began
         queue.meter.observe("engine/load_s", [seconds])
         return {
@@ -73,24 +76,29 @@ class Control:
 
     async def shrink(self, devices: Sequence[int]) -> dict[str, object]:
         """Engines on these devices give them back; what they play goes on elsewhere."""
+        return await self._see_through(self._shrink(devices), f"shrink of devices {[*devices]}")
+
+    async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
+        """Engines on these devices serve again."""
+        return await self._see_through(self._expand(devices, skip_load), f"expand to devices {[*devices]}")
+
+    async def _shrink(self, devices: Sequence[int]) -> dict[str, object]:
         began = _now()
         commands = self._queue.tell(ShrinkWanted(tuple(devices)))
         leaving = [command.engine for command in commands if isinstance(command, ReleaseEngine)]
         error = await self._settled(leaving)
         if error is not None:
-            await self._undo(ExpandWanted(tuple(devices), skip_load=True), leaving)
+            await self._undo(leaving, lambda theirs: ExpandWanted(theirs, skip_load=True))
             raise EngineError(f"shrink of devices {[*devices]} was undone: {error}") from error
-        moves = _moves(commands)
         return {
             "shrink_duration_ms": 1000 * (_now() - began),
             "offload_ranks": self._ranks(leaving),
             "engines": leaving,
             "aborted": sum(self._fleet.interrupted.get(name, 0) for name in leaving),
-            "remapped": moves,
+            "remapped": sum(isinstance(command, MoveAttempt) for command in commands),
         }
 
-    async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
-        """Engines on these devices serve again."""
+    async def _expand(self, devices: Sequence[int], skip_load: bool) -> dict[str, object]:  # noqa: FBT001
         began = _now()
         queue = self._queue
         moved = queue.moved
@@ -102,7 +110,7 @@ class Control:
         finally:
             self._fleet.coming_back.difference_update(coming)
         if error is not None:
-            await self._undo(ShrinkWanted(tuple(devices)), coming)
+            await self._undo(coming, ShrinkWanted)
             raise EngineError(f"expand to devices {[*devices]} was undone: {error}") from error
         return {
             "expand_duration_ms": 1000 * (_now() - began),
@@ -128,22 +136,48 @@ class Control:
         failed = [self._fleet.failures.pop(name) for name in engines if name in self._fleet.failures]
         return failed[0] if failed else None
 
-    async def _undo(self, event: ShrinkWanted | ExpandWanted, engines: Sequence[str]) -> None:
-        """Put routing back to what it was; an engine that cannot follow is lost."""
-        self._queue.tell(event)
-        await self._fleet.settled(engines)
-        for name in engines:
+    async def _undo(
+        self, engines: Sequence[str], back: Callable[[tuple[int, ...]], ShrinkWanted | ExpandWanted]
+    ) -> None:
+        """Put those that were changed back to what they were; an engine that cannot follow is lost."""
+        left = [name for name in engines if name not in self._fleet.lost]
+        devices = tuple(device for name in left for device in self._fleet.engines[name].traits.devices)
+        if devices:
+            self._queue.tell(back(devices))
+        await self._fleet.settled(left)
+        for name in left:
             error = self._fleet.failures.pop(name, None)
             if error is not None:
                 self._fleet.lose(name, str(error))
+
+    async def _see_through(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Do something to its end, even if whoever asked for it gives up meanwhile."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_seen)
+        self._queue.crew.spawn(_into(done, work), name)
+        return await asyncio.shield(done)
 
     def _ranks(self, names: Sequence[str]) -> list[int]:
         order = [*self._fleet.engines]
         return [order.index(name) for name in names]
 
 
-def _moves(commands: Sequence[AnyCommand]) -> int:
-    return sum(isinstance(command, MoveAttempt) for command in commands)
+async def _into(done: "asyncio.Future[T]", work: Coroutine[Any, Any, T]) -> None:
+    try:
+        result = await work
+    except WindrowError as error:
+        done.set_exception(error)
+    except BaseException:
+        done.set_exception(Refused("the scheduler was shut down; make a new one"))
+        raise
+    else:
+        done.set_result(result)
+
+
+def _seen(done: "asyncio.Future[T]") -> None:
+    """An error that nobody waited for is no news to the event loop."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _now() -> float:

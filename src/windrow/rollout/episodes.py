@@ -1,16 +1,16 @@
 """One attempt played: environment and policy take turns until it is over.
 
 Promises: the trajectory holds exactly what was sampled and shown. Whatever the environment raises or answers wrongly is
-filed as its fault with attempt and turn; its steps have a deadline; it is closed on every exit, within its own short
-limit. Why an episode is over is always stated. Nothing here knows of groups or batches.
+filed as its fault with attempt and turn; its steps have a deadline; closing it has a short limit of its own, and is up
+to whoever plays the episode. Why an episode is over is always stated. Nothing here knows of groups or batches.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from windrow.trajectory import Chain, Ending, Segment, Trajectory, Turn
 from windrow.types import Value, but
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
 
 CLOSE_GRACE_S = 5.0
 """How long an environment may take to close; then it is left behind."""
@@ -64,6 +66,7 @@ class Episode:
         self.oldest_version = -1  # of any of them
         self._settings = settings
         self._who = f"{lease.attempt} environment {lease.task.tag!r}"
+        self._env: Env | None = None
         self._chains: list[_Growing] = []
         self._clock = asyncio.get_running_loop().time
         self._began_at = self._clock()
@@ -71,24 +74,23 @@ class Episode:
     async def play(self, make: EnvFactory, on_turn: Callable[["Episode"], None]) -> Trajectory:
         """Play to the end; raises if something breaks, and then there is no trajectory."""
         with blame(EnvError, self._who, "could not be made"):
-            env = make()
-        try:
-            return await self._take_turns(env, on_turn)
-        finally:
-            await self._close(env)
+            self._env = make()
+        return await self._take_turns(self._env, on_turn)
 
-    async def _close(self, env: Env) -> None:
-        """An episode that was played is worth having even if its environment does not close."""
+    async def close(self) -> None:
+        """Close the environment, if there is one; whatever goes wrong with that changes nothing else."""
+        if self._env is None:
+            return
         try:
             with blame(EnvError, self._who, "close"):
                 async with asyncio.timeout(CLOSE_GRACE_S):
-                    await env.close()
+                    await self._env.close()
         except EnvError as error:
             log.warning("environment did not close", extra={"attempt": str(self.lease.attempt), "why": str(error)})
 
     async def _take_turns(self, env: Env, on_turn: Callable[["Episode"], None]) -> Trajectory:
         self._enter("starting")
-        observation = await self._ask_env(env.start(self.lease.task), "start")
+        observation = await self._ask_env("start", env.start, self.lease.task)
         while True:
             self._see(observation)
             ending = self._reached()
@@ -98,7 +100,7 @@ class Episode:
             answer = await self.route.generate(self._question())
             span = self._hear(answer)
             stepped_at = self._enter("environment steps")
-            said = await self._ask_env(env.step(self._settings.codec.decode(answer.token_ids)), "step")
+            said = await self._ask_env("step", env.step, self._settings.codec.decode(answer.token_ids))
             step = self._checked(said)
             self.turns.append(self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at))
             on_turn(self)
@@ -108,11 +110,11 @@ class Episode:
                 return self._trajectory("max_turns", step.info)
             observation = step.observation
 
-    async def _ask_env(self, answer: Any, what: str) -> Any:  # noqa: ANN401 -- whatever the environment says
+    async def _ask_env(self, what: str, call: Callable[[A], Awaitable[Any]], given: A) -> Any:  # noqa: ANN401 -- whatever the environment says
         """Wait for the environment, as long as it may take."""
         with blame(EnvError, self._who, what, len(self.turns)):
             async with asyncio.timeout(self._settings.step_timeout_s):
-                return await answer
+                return await call(given)
 
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""
@@ -196,9 +198,7 @@ class Episode:
                 return [Message("user", observation)]
             case Message():
                 return [observation]
-            case Rewritten(messages=messages):
-                return [*messages]
-            case [*messages] if messages and all(isinstance(message, Message) for message in messages):
+            case Rewritten(messages=[*messages]) | [*messages] if _are_messages(messages):
                 return messages
             case _:
                 raise EnvError(
@@ -211,7 +211,7 @@ class Episode:
         if not isinstance(step, Step):
             raise EnvError(f"{self._who} step {len(self.turns)} returned {step!r:.60}; return a Step")
         reward: object = step.reward
-        if not isinstance(reward, Real) or not math.isfinite(reward):
+        if not _is_finite(reward):
             raise EnvError(
                 f"{self._who} step {len(self.turns)} returned reward {reward!r:.60}; a reward is a finite number"
             )
@@ -257,3 +257,14 @@ class _Growing:
         self._logprobs.append(logprobs)
         self.segments.extend(by)
         self.length += len(tokens)
+
+
+def _are_messages(messages: list[Any]) -> bool:
+    return bool(messages) and all(isinstance(message, Message) for message in messages)
+
+
+def _is_finite(number: object) -> bool:
+    try:
+        return isinstance(number, Real) and math.isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False

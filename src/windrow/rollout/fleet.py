@@ -60,6 +60,7 @@ class Hand(Record, gc=True):
     """Nothing is left to be carried out."""
     changed: asyncio.Event
     """One of the two below may be another."""
+    doing: EngineOrder | None = None
     held: bool = False
     """The last word was to suspend it."""
     quiet: bool = False
@@ -85,6 +86,7 @@ class Fleet:
         self._weights: Mapping[str, Tensor] | Path | None = None
         self.checksums: dict[int, str] = {}  # by version: what the first engine that loaded it confirmed
         self._label: int | None = None  # the version that all engines have, if nobody loads weights through us
+        self._version = 0  # the newest that we were told of
         self._away: set[str] = set()  # all and only the engines that have given their devices back
         self._tell = tell
         self._crew = crew
@@ -113,12 +115,13 @@ class Fleet:
 
     def relabel(self, version: int) -> None:
         """Whoever changed the weights did it behind our back; from now on they count as this version."""
-        self._label = version
+        self._label = self._version = version
         for name in self.engines:
             self.order(LoadWeights(name, version))
 
-    def give(self, weights: "Mapping[str, Tensor] | Path | None") -> None:
+    def give(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> None:
         """What the next version is loaded from."""
+        self._version = version
         self._weights = weights
         self._label = None
 
@@ -146,6 +149,8 @@ class Fleet:
         hand = self._hands.get(name)
         if hand is None or hand.lost:
             return
+        if isinstance(hand.doing, ReleaseEngine | RestoreEngine):
+            self.failures[name] = EngineError(f"engine {name} was lost meanwhile: {why}")
         self._let_down(hand)
         self.lost[name] = why
         log.error("engine lost", extra={"engine": name, "why": why})
@@ -176,6 +181,7 @@ class Fleet:
         hand.idle.set()
         self._hands[engine.name] = hand
         self.checksums.setdefault(acknowledgement.version, acknowledgement.checksum)
+        self._version = max(self._version, acknowledgement.version)
         traits = engine.traits
         self._tell(EngineJoined(engine.name, acknowledgement.version, traits.capacity, traits.devices))
         self._crew.spawn(self._serve(hand), f"hand of engine {engine.name}")
@@ -203,6 +209,7 @@ class Fleet:
             self._let_down(hand)
 
     async def _carry_out(self, hand: Hand, order: EngineOrder) -> None:
+        hand.doing = order
         try:
             with blame(EngineError, type(order).__name__):
                 await self._perform(hand, order)
@@ -212,6 +219,8 @@ class Fleet:
                 self.failures[name] = EngineError(f"engine {name}: {error}")
             else:
                 self.lose(name, str(error))
+        finally:
+            hand.doing = None
 
     async def _perform(self, hand: Hand, order: EngineOrder) -> None:
         engine, patience = hand.engine, self._patience
@@ -229,7 +238,7 @@ class Fleet:
                     await self._release(hand)
             case RestoreEngine():
                 async with asyncio.timeout(patience.devices_s):
-                    await self._restore(hand)
+                    await self._restore(hand, load=order.load)
             case _:
                 assert_never(order)
 
@@ -242,11 +251,11 @@ class Fleet:
         hand.become(quiet=True)
         self._tell(EngineReleased(engine.name))
 
-    async def _restore(self, hand: Hand) -> None:
+    async def _restore(self, hand: Hand, *, load: bool) -> None:
         engine = hand.engine
         await engine.restore()
-        if self._label is not None:
-            await engine.load(self._label, None)
+        if self._label is not None or not load:
+            await engine.load(self._version, None)  # what it has is the newest, so we are told
         if hand.held:
             await engine.suspend("interrupt")  # before anything is sent there
         self._away.discard(engine.name)

@@ -12,13 +12,17 @@ from contextlib import aclosing
 import numpy as np
 
 from windrow.engines.protocol import Engine
-from windrow.errors import EngineError, EngineLost
+from windrow.errors import EngineError, EngineLost, blame
 from windrow.requests import Chunk, FinishReason, Logprobs, Request, Sampling, Tokens
 from windrow.trajectory import Segment
 from windrow.types import AttemptId, Value
 
 MOVE_GRACE_S = 5.0
 """How long an engine that is to be left may take to hand over what it has; then what was heard so far counts."""
+
+
+IN_VAIN = 100
+"""Interruptions in a row without a token after which an engine does not do its work."""
 
 
 class Ask(Value, frozen=True, kw_only=True):
@@ -86,7 +90,7 @@ class Route:
                 self._lost(engine.name, str(error))
                 await self._leave(engine.name)
                 continue
-            if heard.finish != "interrupted":
+            if heard.finish not in (None, "interrupted"):
                 return heard.answer()
 
     async def _find(self) -> Engine:
@@ -116,11 +120,12 @@ class Route:
     async def _listen(self, engine: Engine, request: Request, heard: "_Heard") -> None:
         """Take in one answer; an engine that is left and does not let go in time is left behind."""
         self.request = request.id
-        heard.finish = "interrupted"
+        heard.finish = None
         try:
-            async with asyncio.timeout(None) as self._limit, aclosing(engine.generate(request)) as chunks:
-                async for chunk in chunks:
-                    heard.take(chunk, request, engine)
+            async with asyncio.timeout(None) as limit:
+                self._limit = limit
+                with blame(EngineError, "engine", engine.name, "answers", request.id):
+                    await self._take_all(engine, request, heard)
         except TimeoutError:
             heard.finish = "interrupted"
         finally:
@@ -129,6 +134,17 @@ class Route:
         if not self.used or self.used[-1] != engine.name:
             self.used.append(engine.name)
 
+    async def _take_all(self, engine: Engine, request: Request, heard: "_Heard") -> None:
+        before = heard.tokens
+        async with aclosing(engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                heard.take(chunk, request, engine)
+        if heard.finish is None:
+            raise EngineError(f"engine {engine.name} broke off {request.id} and did not say why")
+        heard.in_vain = heard.in_vain + 1 if heard.finish == "interrupted" and heard.tokens == before else 0
+        if heard.in_vain > IN_VAIN:
+            raise EngineError(f"engine {engine.name} interrupted {request.id} {heard.in_vain} times without a token")
+
 
 class _Heard:
     """What a turn has got so far."""
@@ -136,7 +152,8 @@ class _Heard:
     def __init__(self, ask: Ask) -> None:
         self.tokens = 0
         self.requests = 0
-        self.finish: FinishReason = "interrupted"
+        self.in_vain = 0  # interruptions in a row that brought nothing
+        self.finish: FinishReason | None = None  # of the last request
         self._ask = ask
         self._token_ids: list[Tokens] = []
         self._logprobs: list[Logprobs] = []
@@ -145,8 +162,7 @@ class _Heard:
     def take(self, chunk: Chunk, request: Request, engine: Engine) -> None:
         """Believe a chunk, if it makes sense."""
         self._check(chunk, request, engine)
-        if chunk.finish is not None:
-            self.finish = chunk.finish
+        self.finish = chunk.finish
         count = len(chunk.token_ids)
         if not count:
             return
@@ -165,7 +181,7 @@ class _Heard:
             token_ids=np.concatenate([nothing, *self._token_ids]),
             logprobs=np.concatenate([nothing.astype(np.float32), *self._logprobs]),
             segments=tuple(self._segments),
-            finish=self.finish,
+            finish=self.finish or "interrupted",
             requests=self.requests,
         )
 
@@ -180,6 +196,8 @@ class _Heard:
         who = f"engine {engine.name} answered {request.id}"
         count = len(chunk.token_ids)
         most = request.sampling.max_tokens
+        if self.finish is not None:
+            raise EngineError(f"{who} further, after it had said that it was over ({self.finish})")
         if self.tokens + count > most:
             raise EngineError(f"{who} with {self.tokens + count} tokens, at most {most} were asked for")
         if len(chunk.logprobs) != count:

@@ -285,7 +285,7 @@ def _checked_mode(mode: str) -> Mode:
 def _check_size(n: object) -> None:
     """The machine says what fits; here only what is no number at all."""
     if isinstance(n, bool) or not isinstance(n, int):
-        raise ConfigError(f"batch_size must be a whole number, or -1 for everything, got {n!r}")
+        raise ConfigError(f"batch size must be a whole number, or -1 for everything, got {n!r}")
 
 
 def _step_of(data: DataProto) -> int:

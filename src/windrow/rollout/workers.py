@@ -109,7 +109,7 @@ class EnvWorker:
         route = Route(lease.attempt, lease.engine, self._engines, self._lost)
         episode = Episode(lease, self._settings, route)
         self._episodes[lease.attempt] = episode
-        task = group.create_task(self._play(episode), name=f"episode {lease.attempt}")
+        task = group.create_task(self._play(episode, group), name=f"episode {lease.attempt}")
         self._tasks[lease.attempt] = task
         task.add_done_callback(lambda _: self._forget(lease.attempt))
 
@@ -123,7 +123,7 @@ class EnvWorker:
         self._episodes.pop(attempt, None)
         self._tasks.pop(attempt, None)
 
-    async def _play(self, episode: Episode) -> None:
+    async def _play(self, episode: Episode, group: asyncio.TaskGroup) -> None:
         attempt = episode.lease.attempt
         try:
             trajectory = await episode.play(self._envs[episode.lease.task.tag], self._progressed)
@@ -132,6 +132,9 @@ class EnvWorker:
             self._post(Broken(attempt, outcome))
         else:
             self._post(_played(but(trajectory, worker=self.name)))
+        finally:
+            # a task of its own: neither the news nor a cancellation of the attempt waits for it or breaks it off
+            group.create_task(episode.close(), name=f"close of {attempt}")
 
     async def _interrupt(self, engine: str, requests: list[str]) -> None:
         """Have an engine hand over what requests that go elsewhere have got; the router waits for it, not for us."""
