@@ -133,8 +133,15 @@ class EnvWorker:
         else:
             self._post(_played(but(trajectory, worker=self.name)))
         finally:
-            # a task of its own: neither the news nor a cancellation of the attempt waits for it or breaks it off
-            group.create_task(episode.close(), name=f"close of {attempt}")
+            await self._close(episode, group)
+
+    async def _close(self, episode: Episode, group: asyncio.TaskGroup) -> None:
+        """In a task of its own, so that neither news wait for it nor a cancellation of the attempt breaks it off."""
+        closing = episode.close()
+        try:
+            group.create_task(closing, name=f"close of {episode.lease.attempt}")
+        except RuntimeError:  # the group takes nothing more: everything ends
+            await closing
 
     async def _interrupt(self, engine: str, requests: list[str]) -> None:
         """Have an engine hand over what requests that go elsewhere have got; the router waits for it, not for us."""
