@@ -6,21 +6,19 @@ it raises. Nothing that was sampled is lost by any of them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from windrow.core.commands import MoveAttempt, ReleaseEngine, RestoreEngine
 from windrow.core.events import ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
-from windrow.errors import EngineError, Refused, WindrowError
+from windrow.errors import EngineError, Refused
 from windrow.rollout.queue import GroupQueueManager
 from windrow.types import How
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-T = TypeVar("T")
 
 CALLER = "caller"
 WEIGHTS = "weight update"
@@ -76,11 +74,11 @@ class Control:
 
     async def shrink(self, devices: Sequence[int]) -> dict[str, object]:
         """Engines on these devices give them back; what they play goes on elsewhere."""
-        return await self._see_through(self._shrink(devices), f"shrink of devices {[*devices]}")
+        return await self._queue.see_through(self._shrink(devices), f"shrink of devices {[*devices]}")
 
     async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
         """Engines on these devices serve again."""
-        return await self._see_through(self._expand(devices, skip_load), f"expand to devices {[*devices]}")
+        return await self._queue.see_through(self._expand(devices, skip_load), f"expand to devices {[*devices]}")
 
     async def _shrink(self, devices: Sequence[int]) -> dict[str, object]:
         began = _now()
@@ -150,34 +148,9 @@ class Control:
             if error is not None:
                 self._fleet.lose(name, str(error))
 
-    async def _see_through(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Do something to its end, even if whoever asked for it gives up meanwhile."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_seen)
-        self._queue.crew.spawn(_into(done, work), name)
-        return await asyncio.shield(done)
-
     def _ranks(self, names: Sequence[str]) -> list[int]:
         order = [*self._fleet.engines]
         return [order.index(name) for name in names]
-
-
-async def _into(done: "asyncio.Future[T]", work: Coroutine[Any, Any, T]) -> None:
-    try:
-        result = await work
-    except WindrowError as error:
-        done.set_exception(error)
-    except BaseException:
-        done.set_exception(Refused("the scheduler was shut down; make a new one"))
-        raise
-    else:
-        done.set_result(result)
-
-
-def _seen(done: "asyncio.Future[T]") -> None:
-    """An error that nobody waited for is no news to the event loop."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _now() -> float:

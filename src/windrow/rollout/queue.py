@@ -7,8 +7,8 @@ stopped the queue. A wait that takes long says what it waits for.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, assert_never
 
 from windrow.core.commands import AnyCommand
 from windrow.core.events import (
@@ -43,7 +43,10 @@ from windrow.types import Mode, Value
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ALL = -1
+OVER = "the scheduler was shut down; make a new one"
 STOP_S = 30.0
 """How long episodes and hands may take to end when everything ends."""
 
@@ -96,6 +99,7 @@ class GroupQueueManager:
         self._clock_offset = 0.0
         self._reader = LedgerReader()
         self._is_restored = False
+        self._promised: set[asyncio.Future[Any]] = set()  # all and only the answers that tasks of the crew owe
 
     # life
 
@@ -352,7 +356,7 @@ class GroupQueueManager:
         """The same, and that it was not shut down."""
         self.check_alive()
         if self.is_closed:
-            raise Refused("the scheduler was shut down; make a new one")
+            raise Refused(OVER)
 
     def _note_lost_engine(self) -> None:
         self.meter.count("engine/lost_total")
@@ -360,9 +364,22 @@ class GroupQueueManager:
             told = "; ".join(f"{name}: {why}" for name, why in self.fleet.lost.items())
             self.crew.fail(EngineError(f"all engines are lost: {told}"))
 
+    async def see_through(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Do something to its end, even if whoever asked for it gives up meanwhile."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._promised.add(done)
+        done.add_done_callback(self._forget_promise)
+        self.crew.spawn(_into(done, work), name)
+        return await asyncio.shield(done)
+
+    def _forget_promise(self, done: "asyncio.Future[Any]") -> None:
+        self._promised.discard(done)
+        if not done.cancelled():
+            done.exception()  # one that nobody waited for is no news to the event loop
+
     def _fail_all(self, error: BaseException) -> None:
         """Whoever waits is told why it waits in vain."""
-        for future in self._dispatch.waiting.values():
+        for future in [*self._dispatch.waiting.values(), *self._promised]:
             if not future.done():
                 future.set_exception(error)
 
@@ -373,3 +390,16 @@ class GroupQueueManager:
         for future in self._dispatch.waiting.values():
             if not future.done():
                 future.set_result(None)
+        for promise in [*self._promised]:
+            promise.set_exception(Refused(OVER))
+
+
+async def _into(done: "asyncio.Future[T]", work: Coroutine[Any, Any, T]) -> None:
+    try:
+        result = await work
+    except WindrowError as error:
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)

@@ -57,7 +57,8 @@ class Route:
         self._engines = engines
         self._lost = lost
         self._changed = asyncio.Event()
-        self._limit: asyncio.Timeout | None = None
+        self._limit: asyncio.Timeout | None = None  # of the request that is on its way
+        self._asked = ""  # the engine that has it
 
     @property
     def stage(self) -> str:
@@ -68,15 +69,14 @@ class Route:
 
     def move(self, engine: str) -> tuple[str, str] | None:
         """Go on elsewhere; says which engine must be told to interrupt which request, if one is on its way."""
-        left = self.engine
-        if engine == left:
+        if engine == self.engine:
             return None
         self.engine = engine
         self._changed.set()
-        if not self.request or self._limit is None:
-            return None
+        if self._limit is None or self._limit.when() is not None:
+            return None  # nothing is on its way, or it is being left already
         self._limit.reschedule(asyncio.get_running_loop().time() + MOVE_GRACE_S)
-        return left, self.request
+        return self._asked, self.request
 
     async def generate(self, ask: Ask) -> Answer:
         """One turn, however often it is interrupted."""
@@ -119,7 +119,7 @@ class Route:
 
     async def _listen(self, engine: Engine, request: Request, heard: "_Heard") -> None:
         """Take in one answer; an engine that is left and does not let go in time is left behind."""
-        self.request = request.id
+        self._asked, self.request = engine.name, request.id
         heard.finish = None
         try:
             async with asyncio.timeout(None) as limit:
