@@ -202,8 +202,9 @@ class ScriptedEngine:
 
     def by_seed(self, request: Request) -> Sequence[int]:
         """The default script: tokens that look random and follow from the seed."""
+        choice = request.sampling.allowed_token_ids or range(self.settings.vocabulary)
         places = range(request.sampling.max_tokens)
-        return [scramble(request.seed + GOLDEN * (place + 1)) % self.settings.vocabulary for place in places]
+        return [choice[scramble(request.seed + GOLDEN * (place + 1)) % len(choice)] for place in places]
 
     # inside
 

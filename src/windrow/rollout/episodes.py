@@ -132,6 +132,8 @@ class Episode:
     def _reached(self) -> Ending | None:
         """A limit that leaves no room for another turn."""
         length = self._chains[-1].length
+        if not length:
+            raise EnvError(f"{self._who} observation {len(self.turns)} has no tokens; show the policy something")
         if length < self._settings.limit_tokens:
             return None
         if not self.turns:
@@ -247,7 +249,7 @@ class _Growing:
         return begin, self.length
 
     def token_ids(self) -> Tokens:
-        return np.concatenate(self._tokens)
+        return np.concatenate(self._tokens)  # never none: an empty history is refused
 
     def done(self) -> Chain:
         return Chain(token_ids=self.token_ids(), logprobs=np.concatenate(self._logprobs), segments=tuple(self.segments))
