@@ -212,6 +212,16 @@ class GroupQueueManager:
         if not self.is_closed:
             self.tell(WorkerLost(worker, why))
 
+    async def dismiss(self, mode: Mode, workers: Sequence[str]) -> None:
+        """The consumers of a mode and its workers are gone; everybody else goes on."""
+        for want in self.machine.status().lanes[mode].waiting:
+            future = self._dispatch.waiting.get(want.consumer)
+            if future is not None and not future.done():
+                future.set_result(None)
+            self.tell(WantWithdrawn(want.consumer))
+        for worker in workers:
+            await self.leave(worker, "its scheduler was shut down")
+
     async def lease(self, worker: str, k: int) -> list[Order]:
         """Orders for a worker, at most `k` leases among them; waits for some; none at all means that all is over."""
         return await self._dispatch.desks.fetch(worker, k)

@@ -159,7 +159,7 @@ class RolloutScheduler:
         if self._closed:
             return
         self._closed = True
-        await self._commons.move_out(self.mode)
+        await self._commons.move_out(self.mode, [worker.name for worker in self._workers])
 
     def metrics(self) -> dict[str, float]:
         """Everything measured since the last look."""

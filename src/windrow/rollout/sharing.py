@@ -4,6 +4,7 @@ Promises: the first call of any of them opens it, with the settings of both mode
 mode has one scheduler at a time.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from windrow.cluster.local import Cluster, EngineConfig
@@ -61,10 +62,12 @@ class Commons:
         assert self._control is not None, "open() comes first"
         return self._control
 
-    async def move_out(self, mode: Mode) -> None:
-        """A scheduler leaves; the last one ends everything."""
+    async def move_out(self, mode: Mode, workers: Sequence[str]) -> None:
+        """A scheduler leaves with its workers; the last one ends everything."""
         self._tenants.pop(mode, None)
         if self._tenants:
+            if self._opened is not None:
+                await self._opened.dismiss(mode, workers)
             return
         self._cluster.tenants.pop(TENANT, None)
         try:
