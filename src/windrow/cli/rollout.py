@@ -96,6 +96,9 @@ async def _fill(scheduler: "RolloutScheduler", file: "RolloutFile", collected: C
             return
         collected.add(batch)
         at(collected.batches, f"{collected.trajectories} trajectories, {collected.tokens:,} tokens")
+        if batch.meta_info["last"]:
+            collected.ended = "no task is left"
+            return
 
 
 def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> int:
