@@ -14,6 +14,7 @@ from windrow.rollout.dispatch import Delivery
 from windrow.rollout.orders import Broken, Cancel, Lease, News, Order, Played, Progressed
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
 from windrow.sources.lists import SeedSource
+from windrow.trajectory import Trajectory
 from windrow.types import Failed, Finished
 
 KINDS = ("train/",)
@@ -148,8 +149,8 @@ async def test_a_failure_is_never_a_score_and_is_tried_again_in_the_same_seat():
 
 @played
 async def test_a_filter_rejects_a_finished_group_and_another_takes_its_place():
-    async def odd(trajectories: Sequence[object]) -> bool:
-        return trajectories[0].attempt.group % 2 == 1  # type: ignore[attr-defined]
+    async def odd(trajectories: list[Trajectory]) -> bool:
+        return trajectories[0].attempt.group % 2 == 1
 
     queue = queue_of(batch_size=2, filter="external", options=QueueOptions(filters={"train": odd}))
     await worked(queue, slots=2)

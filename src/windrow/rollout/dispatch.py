@@ -156,7 +156,7 @@ class Dispatch:
         mode = trajectories[0].mode
         with blame(RewardError, f"filter of g{command.group}"):
             verdict = self.filters[mode](trajectories)
-            accepted = verdict if isinstance(verdict, bool) else await verdict
+            accepted = bool(await verdict if isinstance(verdict, Awaitable) else verdict)  # numpy has its own bool
         if not self.is_closed:
             self._tell(GroupJudged(command.group, accepted))
 

@@ -94,7 +94,8 @@ class GroupQueueManager:
             self.machine, self.tell, self.crew, self.fleet, self.meter, sources, self.options.filters
         )
         self._alarm: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Event | None = None
+        self._stopping = asyncio.Lock()  # whoever ends everything; nobody else waits here
+        self._is_stopped = False
         self._started: asyncio.Event | None = None
         self._clock_offset = 0.0
         self._reader = LedgerReader()
@@ -109,8 +110,7 @@ class GroupQueueManager:
         if self._started is None:
             self._started = asyncio.Event()
             self._clock_offset = max(0.0, self.machine.now - asyncio.get_running_loop().time())
-            await self.crew.start()
-            self.crew.spawn(self._begin(self._started), "start of the engines")
+            self.crew.start(self._begin(self._started), "start of the engines")
         await self._started.wait()
         self.check_open()
 
@@ -125,19 +125,14 @@ class GroupQueueManager:
             started.set()
 
     async def shutdown(self) -> None:
-        """End everything, in bounded time; a second call waits for the first."""
-        if self._closing is not None:
-            await self._closing.wait()
-            return
-        self._closing = asyncio.Event()
-        self._dispatch.is_closed = True
-        try:
+        """End everything, in bounded time; one that is broken off can be called again."""
+        if not self.is_closed:
+            self._dispatch.is_closed = True
             self._end_all()
-        finally:
-            try:
+        async with self._stopping:
+            if not self._is_stopped:
                 await self._stop()
-            finally:
-                self._closing.set()
+                self._is_stopped = True
 
     async def _stop(self) -> None:
         self._dispatch.desks.close_all()
@@ -147,11 +142,12 @@ class GroupQueueManager:
             return
         if not await self.crew.stop(STOP_S):
             log.error("something did not end in time", extra={"within_s": STOP_S})
+        self._started.set()
         await self.fleet.close()
 
     @property
     def is_closed(self) -> bool:
-        return self._closing is not None
+        return self._dispatch.is_closed
 
     @property
     def moved(self) -> int:

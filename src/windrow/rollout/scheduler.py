@@ -73,9 +73,11 @@ class RolloutScheduler:
         self._commons.move_in(self.mode, config, env_manager_config)
         self._queue: GroupQueueManager | None = None
         self._workers: list[EnvWorker] = []
-        self._last_step: int | None = None
+        self._has_asked = False
+        self._answered_step: int | None = None  # the last step whose batch came
         self._meter = Meter()
         self._closed = False
+        self._has_left = False  # everything that it started has ended
 
     async def __aenter__(self) -> Self:
         await self.initialize()
@@ -101,9 +103,10 @@ class RolloutScheduler:
             raise
         await queue.advance_step(step)
         self._commons.control.let_go()
-        again = self.mode == "val" and self._last_step is not None and step != self._last_step
-        self._last_step = step
+        again = self.mode == "val" and self._has_asked and step != self._answered_step
+        self._has_asked = True
         delivery = await queue.get_batch(batch_size, step, self.mode, fresh_pass=again)
+        self._answered_step = step
         if delivery is None:
             return None
         self._meter.observe("batch/wait_s", [_now() - began])
@@ -156,10 +159,11 @@ class RolloutScheduler:
 
     async def shutdown(self) -> None:
         """End everything that was started; whoever waits gets None; a second call does nothing."""
-        if self._closed:
+        if self._has_left:
             return
         self._closed = True
         await self._commons.move_out(self.mode, [worker.name for worker in self._workers])
+        self._has_left = True
 
     def metrics(self) -> dict[str, float]:
         """Everything measured since the last look."""

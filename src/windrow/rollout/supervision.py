@@ -27,14 +27,10 @@ class Crew:
     def is_at_work(self) -> bool:
         return self._group is not None
 
-    async def start(self) -> None:
-        """Open the group; nothing if it is open."""
-        if self._root is not None:
-            return
+    def start(self, first: Coroutine[Any, Any, None], name: str) -> None:
+        """Open the group with its first task."""
         self._loop = asyncio.get_running_loop()
-        opened: asyncio.Future[None] = self._loop.create_future()
-        self._root = self._loop.create_task(self._live(opened), name=self.name)
-        await opened
+        self._root = self._loop.create_task(self._live(first, name), name=self.name)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends_itself: bool = False) -> None:
         """Let a task of the crew do something; one that ends itself is given the time for it at the end."""
@@ -70,11 +66,11 @@ class Crew:
             self.failure = error
             self._on_failure(error)
 
-    async def _live(self, opened: "asyncio.Future[None]") -> None:
+    async def _live(self, first: Coroutine[Any, Any, None], name: str) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                opened.set_result(None)
+                _add(group, first, name)
                 await asyncio.get_running_loop().create_future()  # until it is stopped, or a task fails
         except* Exception as errors:  # noqa: BLE001 -- whatever it is, it is kept and told
             self.fail(first_of(errors))
