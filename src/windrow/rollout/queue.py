@@ -20,6 +20,7 @@ from windrow.core.events import (
     EngineLost,
     ResumeWanted,
     ShutdownWanted,
+    SourceOpened,
     TimePassed,
     VersionPublished,
     WantWithdrawn,
@@ -86,7 +87,7 @@ class GroupQueueManager:
         self.options = options or QueueOptions()
         self.machine = Machine(settings)
         self.meter = Meter()
-        self.stalled = ""  # what the longest waiting consumer waits for, once it waits long
+        self._stalled: dict[str, str] = {}  # what each consumer that has waited long waits for
         self.steps_are_versions = True  # nobody has told us of new weights, so the step counts as the version
         self.crew = Crew("group queue", self._fail_all)
         self.fleet = Fleet(engines, self.tell, self.crew, self.options.patience)
@@ -159,6 +160,8 @@ class GroupQueueManager:
         self._dispatch.sources[mode] = source
         if group_filter is not None:
             self._dispatch.filters[mode] = group_filter
+        for tag in self.machine.settings.of(mode).shares:
+            self.tell(SourceOpened(mode, tag))
 
     def snapshot(self) -> QueueSnapshot:
         """Everything from which another queue can go on."""
@@ -274,6 +277,11 @@ class GroupQueueManager:
         """Who waits for what, what plays where."""
         return self.machine.status()
 
+    @property
+    def stalled(self) -> str:
+        """What those wait for who have waited long; empty if nobody has."""
+        return "; ".join(self._stalled.values())
+
     def metrics(self) -> dict[str, float]:
         """Everything measured since the last look."""
         self._reader.note(self.meter, self.machine.ledgers)
@@ -323,13 +331,13 @@ class GroupQueueManager:
         waits for     the machine's answer to a consumer
         unblocked by  DeliverBatch, EndBatches, RefuseBatch, the crew's failure, the last engine's loss
         """
-        while True:
-            done, _ = await asyncio.wait({future}, timeout=self.options.stall_after_s)
-            if done:
-                self.stalled = ""
-                return future.result()
-            self.stalled = self.machine.why_waiting(consumer)
-            log.warning("batch waits", extra={"consumer": consumer, "why": self.stalled})
+        try:
+            while not (await asyncio.wait({future}, timeout=self.options.stall_after_s))[0]:
+                self._stalled[consumer] = why = self.machine.why_waiting(consumer)
+                log.warning("batch waits", extra={"consumer": consumer, "why": why})
+            return future.result()
+        finally:
+            self._stalled.pop(consumer, None)
 
     def _set_alarm(self) -> None:
         """Have the machine told of the time when its next deadline comes; an alarm that rings early does no harm."""
@@ -347,7 +355,7 @@ class GroupQueueManager:
         self._alarm = None
         try:
             self.tell(TimePassed())
-        except WindrowError as error:
+        except Exception as error:  # noqa: BLE001 -- nobody awaits an alarm, so whatever it is, the crew is told
             self.crew.fail(error)
 
     # endings

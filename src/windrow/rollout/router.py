@@ -21,8 +21,9 @@ MOVE_GRACE_S = 5.0
 """How long an engine that is to be left may take to hand over what it has; then what was heard so far counts."""
 
 
+AT_ONCE_S = 1e-3
 IN_VAIN = 100
-"""Interruptions in a row without a token after which an engine does not do its work."""
+"""Interruptions in a row, at once and without a token, after which an engine does not do its work."""
 
 
 class Ask(Value, frozen=True, kw_only=True):
@@ -135,13 +136,14 @@ class Route:
             self.used.append(engine.name)
 
     async def _take_all(self, engine: Engine, request: Request, heard: "_Heard") -> None:
-        before = heard.tokens
+        before, sent_at = heard.tokens, asyncio.get_running_loop().time()
         async with aclosing(engine.generate(request)) as chunks:
             async for chunk in chunks:
                 heard.take(chunk, request, engine)
         if heard.finish is None:
             raise EngineError(f"engine {engine.name} broke off {request.id} and did not say why")
-        heard.in_vain = heard.in_vain + 1 if heard.finish == "interrupted" and heard.tokens == before else 0
+        at_once = asyncio.get_running_loop().time() - sent_at < AT_ONCE_S
+        heard.in_vain = heard.in_vain + 1 if at_once and heard.finish == "interrupted" and heard.tokens == before else 0
         if heard.in_vain > IN_VAIN:
             raise EngineError(f"engine {engine.name} interrupted {request.id} {heard.in_vain} times without a token")
 

@@ -75,6 +75,7 @@ class RolloutScheduler:
         self._workers: list[EnvWorker] = []
         self._has_asked = False
         self._answered_step: int | None = None  # the last step whose batch came
+        self._streamed = 0  # groups, by all streams
         self._meter = Meter()
         self._closed = False
         self._has_left = False  # everything that it started has ended
@@ -114,15 +115,15 @@ class RolloutScheduler:
 
     async def stream(self) -> AsyncIterator[DataProto]:
         """Complete groups, one by one, as they form; each counts as trained when the next one is asked for."""
-        step = 0
         while not self._closed:
             queue = await self._ready()
             size = queue.machine.settings.of(self.mode).group_size
+            step = self._streamed
             delivery = await queue.get_batch(size, step, self.mode, f"{self.mode} stream")
             if delivery is None:
                 return
+            self._streamed += 1
             yield await self._made(delivery, step)
-            step += 1
 
     async def mark_trained(self, batch_id: int) -> None:
         """A batch was used; it will not be asked for again."""

@@ -37,7 +37,7 @@ class Crew:
         if self._group is None:
             work.close()
             raise InternalError(f"{self.name} is over and cannot begin {name!r}")
-        task = _add(self._group, work, name)
+        task = _add(self._group, self._watched(work), name)
         if ends_itself:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -66,14 +66,22 @@ class Crew:
             self.failure = error
             self._on_failure(error)
 
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """A failure is told when it happens, not when all the others have ended."""
+        try:
+            await work
+        except Exception as error:
+            self.fail(first_of(error))
+            raise
+
     async def _live(self, first: Coroutine[Any, Any, None], name: str) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                _add(group, first, name)
+                _add(group, self._watched(first), name)
                 await asyncio.get_running_loop().create_future()  # until it is stopped, or a task fails
-        except* Exception as errors:  # noqa: BLE001 -- whatever it is, it is kept and told
-            self.fail(first_of(errors))
+        except* Exception:  # noqa: BLE001, S110 -- it was told already
+            pass
         finally:
             self._group = None
 

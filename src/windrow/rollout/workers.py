@@ -64,6 +64,7 @@ class EnvWorker:
         self._kinds = kinds
         self._episodes: dict[AttemptId, Episode] = {}  # all and only those in play
         self._tasks: dict[AttemptId, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # all and only the environments that are being closed
         self._outbox: list[News] = []
         self._news = asyncio.Event()
 
@@ -79,20 +80,28 @@ class EnvWorker:
         unblocked by  GrantLease, CancelAttempt, MoveAttempt, the queue's end
         """
         await self._queue.join(self.name, self._slots, self._kinds)
+        async with asyncio.TaskGroup() as closings:
+            try:
+                await self._serve(closings)
+            finally:
+                if self._closing:
+                    await asyncio.wait([*self._closing])  # whatever happened; each has a short limit of its own
+
+    async def _serve(self, closings: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as group:
             mail = group.create_task(self._mail(), name=f"mail of {self.name}")
             while orders := await self._queue.lease(self.name, self._slots):
-                self._obey(orders, group)
+                self._obey(orders, group, closings)
             mail.cancel()
             for attempt in self._tasks:
                 self._cancel(attempt)
 
-    def _obey(self, orders: Iterable[Order], group: asyncio.TaskGroup) -> None:
+    def _obey(self, orders: Iterable[Order], group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> None:
         left: dict[str, list[str]] = {}
         for order in orders:
             match order:
                 case Lease():
-                    self._begin(order, group)
+                    self._begin(order, group, closings)
                 case Cancel(attempt=attempt):
                     self._cancel(attempt)
                 case Move(attempt=attempt, engine=engine):
@@ -105,11 +114,11 @@ class EnvWorker:
         for engine, requests in left.items():
             group.create_task(self._interrupt(engine, requests), name=f"{len(requests)} requests leave {engine}")
 
-    def _begin(self, lease: Lease, group: asyncio.TaskGroup) -> None:
+    def _begin(self, lease: Lease, group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> None:
         route = Route(lease.attempt, lease.engine, self._engines, self._lost)
         episode = Episode(lease, self._settings, route)
         self._episodes[lease.attempt] = episode
-        task = group.create_task(self._play(episode, group), name=f"episode {lease.attempt}")
+        task = group.create_task(self._play(episode, closings), name=f"episode {lease.attempt}")
         self._tasks[lease.attempt] = task
         task.add_done_callback(lambda _: self._forget(lease.attempt))
 
@@ -123,7 +132,7 @@ class EnvWorker:
         self._episodes.pop(attempt, None)
         self._tasks.pop(attempt, None)
 
-    async def _play(self, episode: Episode, group: asyncio.TaskGroup) -> None:
+    async def _play(self, episode: Episode, closings: asyncio.TaskGroup) -> None:
         attempt = episode.lease.attempt
         try:
             trajectory = await episode.play(self._envs[episode.lease.task.tag], self._progressed)
@@ -133,15 +142,10 @@ class EnvWorker:
         else:
             self._post(_played(but(trajectory, worker=self.name)))
         finally:
-            await self._close(episode, group)
-
-    async def _close(self, episode: Episode, group: asyncio.TaskGroup) -> None:
-        """In a task of its own, so that neither news wait for it nor a cancellation of the attempt breaks it off."""
-        closing = episode.close()
-        try:
-            group.create_task(closing, name=f"close of {episode.lease.attempt}")
-        except RuntimeError:  # the group takes nothing more: everything ends
-            await closing
+            # in a task of its own: neither news wait for it nor does the end of the attempt break it off
+            closing = closings.create_task(episode.close(), name=f"close of {attempt}")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def _interrupt(self, engine: str, requests: list[str]) -> None:
         """Have an engine hand over what requests that go elsewhere have got; the router waits for it, not for us."""
