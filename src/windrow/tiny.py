@@ -1,6 +1,6 @@
 """Real Hugging Face models and a real tokenizer, small enough to be made on the spot: no download, no key, no GPU."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -32,7 +32,7 @@ def tiny_model(
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(4.0)  # fresh weights say almost nothing; these have likes and dislikes
-    return model.eval()
+    return cast("PreTrainedModel", model.eval())
 
 
 def _made(kind: Kind, vocab: int, context: int, layers: int) -> "PreTrainedModel":
