@@ -19,6 +19,7 @@ from windrow.types import Value
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+ASK, ANSWER = "user", "assistant"
 PLACE = "\ue000windrow\ue000"
 """Stands for an answer while a template is rendered; no text contains it."""
 
@@ -77,14 +78,16 @@ class ByteCodec:
 class ChatCodec:
     """A Hugging Face tokenizer and its chat template; without a template, messages follow each other as plain lines."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, roles: tuple[str, str] = ("user", "assistant")) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = copy.deepcopy(tokenizer)  # nobody else may use it at the same time
         self._lock = threading.Lock()
-        self._ask, self._answer = roles
         self._has_template = tokenizer.chat_template is not None
         if tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no eos_token, so nothing says where a message ends; set one")
         self._end: int = tokenizer.eos_token_id
+
+    def __reduce__(self) -> "tuple[type[ChatCodec], tuple[PreTrainedTokenizerBase]]":
+        return ChatCodec, (self._tokenizer,)  # a lock does not travel; another process has its own
 
     @property
     def vocabulary(self) -> int:
@@ -122,12 +125,12 @@ class ChatCodec:
         """What the template puts between the end of an answer and the next one."""
         if not self._has_template:
             return _lines(messages)
-        asked = {"role": self._ask, "content": "-"}
-        answered = {"role": self._answer, "content": PLACE}
+        asked = {"role": ASK, "content": "-"}
+        answered = {"role": ANSWER, "content": PLACE}
         whole = self._render([asked, answered, *(_as_dict(message) for message in messages)])
         _, found, after = whole.partition(PLACE)
         if not found:
-            raise ConfigError(f"the chat template does not show what the role {self._answer!r} said")
+            raise ConfigError(f"the chat template does not show what the role {ANSWER!r} said")
         return after
 
     def _render(self, messages: list[dict[str, str]]) -> str:

@@ -5,6 +5,7 @@ when the cluster is made. The same constructor serves a cluster whose workers li
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from windrow.errors import ConfigError
@@ -53,15 +54,22 @@ class Cluster(Generic[W, C]):
         self.resource_manager = resource_manager
         self.worker_config = worker_config
         self.tenants: dict[str, Any] = {}  # what those who use the cluster together share, by name
-        self.workers: dict[str, W] = {
-            f"{name}-{rank}": worker_cls(f"{name}-{rank}", devices, worker_config)
-            for rank, devices in enumerate(_placed(name, resource_manager, worker_config))
+        self._worker_cls = worker_cls
+        self._devices = _placed(name, resource_manager, worker_config)
+
+    @cached_property
+    def workers(self) -> dict[str, W]:
+        """All workers, by name; made when they are first looked at, in the process that looks."""
+        names = [f"{self.name}-{rank}" for rank in range(self.world_size)]
+        return {
+            name: self._worker_cls(name, devices, self.worker_config)
+            for name, devices in zip(names, self._devices, strict=True)
         }
 
     @property
     def world_size(self) -> int:
         """How many workers there are."""
-        return len(self.workers)
+        return len(self._devices)
 
 
 def _placed(name: str, resources: ResourceManager, config: WorkerConfig) -> list[tuple[int, ...]]:
