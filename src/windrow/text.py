@@ -85,6 +85,10 @@ class ChatCodec:
         if tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no eos_token, so nothing says where a message ends; set one")
         self._end: int = tokenizer.eos_token_id
+        self._closing = self._encode(self._after_an_answer([], go_on=False)) if self._has_template else self._alone()
+        first = self._closing[:1].tolist()  # a template may end messages with another token than the tokenizer's own
+        special = [token for token in first if token in tokenizer.all_special_ids]
+        self._stops = tuple(dict.fromkeys([self._end, *special]))
 
     def __reduce__(self) -> "tuple[type[ChatCodec], tuple[PreTrainedTokenizerBase]]":
         return ChatCodec, (self._tokenizer,)  # a lock does not travel; another process has its own
@@ -95,7 +99,7 @@ class ChatCodec:
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        return (self._end,)
+        return self._stops
 
     def begin(self, messages: Sequence[Message]) -> Tokens:
         with self._lock:
@@ -105,11 +109,11 @@ class ChatCodec:
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
         with self._lock:
-            after = self._encode(self._after_a_response(messages))
-        if len(response) and response[-1] == self._end:  # it closed its message itself
-            closed = after.tolist().index(self._end) + 1 if self._end in after.tolist() else 0
-            return after[closed:] if self._has_template else after
-        return after
+            if self._has_template:
+                after = self._encode(self._after_an_answer(messages))
+            else:
+                after = np.concatenate([self._closing, self._encode(_lines(messages))])
+        return after[_overlap(response, after, len(self._closing)) :]
 
     def encode(self, text: str) -> Tokens:
         """Plain text as tokens, without anything added."""
@@ -119,25 +123,34 @@ class ChatCodec:
     def decode(self, tokens: Tokens) -> str:
         ids = tokens.tolist()
         with self._lock:
-            return str(self._tokenizer.decode([token for token in ids if token != self._end]))
+            return str(self._tokenizer.decode([token for token in ids if token not in self._stops]))
 
-    def _after_a_response(self, messages: Sequence[Message]) -> str:
+    def _after_an_answer(self, messages: Sequence[Message], *, go_on: bool = True) -> str:
         """What the template puts between the end of an answer and the next one."""
-        if not self._has_template:
-            return _lines(messages)
         asked = {"role": ASK, "content": "-"}
         answered = {"role": ANSWER, "content": PLACE}
-        whole = self._render([asked, answered, *(_as_dict(message) for message in messages)])
+        whole = self._render([asked, answered, *(_as_dict(message) for message in messages)], go_on=go_on)
         _, found, after = whole.partition(PLACE)
         if not found:
             raise ConfigError(f"the chat template does not show what the role {ANSWER!r} said")
         return after
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    def _render(self, messages: list[dict[str, str]], *, go_on: bool = True) -> str:
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=go_on))
 
     def _encode(self, text: str) -> Tokens:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+    def _alone(self) -> Tokens:
+        return np.array([self._end], np.int32)
+
+
+def _overlap(response: Tokens, after: Tokens, most: int) -> int:
+    """How much of what comes after a response the response has said itself."""
+    for count in range(min(most, len(response)), 0, -1):
+        if np.array_equal(response[-count:], after[:count]):
+            return count
+    return 0
 
 
 def _lines(messages: Sequence[Message]) -> str:

@@ -309,9 +309,9 @@ class GroupQueueManager:
                 self.tell(AttemptProgressed(attempt, tokens, version))
             case Played(attempt=attempt, outcome=outcome, trajectory=trajectory):
                 late = self.machine.late
-                self._dispatch.shelf.put(attempt, trajectory)
+                is_new = self._dispatch.shelf.put(attempt, trajectory)
                 self.tell(AttemptEnded(attempt, outcome))
-                if self.machine.late > late:
+                if is_new and self.machine.late > late:
                     self._dispatch.shelf.discard(attempt)
             case Broken(attempt=attempt, outcome=failed):
                 log.warning("attempt failed", extra={"attempt": str(attempt), "blame": failed.blame, "why": failed.why})
@@ -405,7 +405,8 @@ class GroupQueueManager:
             if not future.done():
                 future.set_result(None)
         for promise in [*self._promised]:
-            promise.set_exception(Refused(OVER))
+            if not promise.done():
+                promise.set_exception(Refused(OVER))
 
 
 async def _into(done: "asyncio.Future[T]", work: Coroutine[Any, Any, T]) -> None:

@@ -42,11 +42,13 @@ class Shelf:
     def task(self, group: int) -> Task:
         return self._folder(group).task
 
-    def put(self, attempt: AttemptId, trajectory: Trajectory) -> None:
-        """Keep a trajectory, if its group still lives."""
+    def put(self, attempt: AttemptId, trajectory: Trajectory) -> bool:
+        """Keep a trajectory, if its group still lives and has none of this attempt; says whether it was kept."""
         folder = self._folders.get(attempt.group)
-        if folder is not None:
-            folder.trajectories[attempt] = trajectory
+        if folder is None or attempt in folder.trajectories:
+            return False
+        folder.trajectories[attempt] = trajectory
+        return True
 
     def discard(self, attempt: AttemptId) -> None:
         """Nobody wants this one."""
