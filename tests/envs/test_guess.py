@@ -1,0 +1,54 @@
+"""The shipped environment."""
+
+import asyncio
+
+import pytest
+
+from windrow.envs.guess import GuessEnv
+from windrow.envs.protocol import Step
+from windrow.envs.shipped import SHIPPED, find
+from windrow.errors import ConfigError
+from windrow.trajectory import Task
+
+
+def played(env: GuessEnv, actions: list[str], seed: int = 3) -> list[Step]:
+    async def play() -> list[Step]:
+        await env.start(Task(ordinal=0, seed=seed))
+        steps = [await env.step(action) for action in actions]
+        await env.close()
+        return steps
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_can_be_solved_by_itself(seed: int):
+    env = GuessEnv()
+    asyncio.run(env.start(Task(ordinal=0, seed=seed)))
+    step = asyncio.run(env.step(f"I say {env.solve()}!"))
+    assert (step.reward, step.terminated, step.observation) == (1.0, True, "right")
+
+
+def test_hints_lead_to_the_number():
+    env = GuessEnv(turns=99)
+    steps = played(env, [str(number) for number in range(10)])
+    secret = int(env.solve())
+    assert [step.observation for step in steps] == ["higher"] * secret + ["right"] + ["lower"] * (9 - secret)
+
+
+@pytest.mark.parametrize("said", ["", "no idea", "-", "é"])
+def test_what_is_no_number_is_told_so(said: str):
+    (step,) = played(GuessEnv(), [said])
+    assert (step.observation, step.reward, step.terminated) == ("say a number", 0.0, False)
+
+
+def test_it_ends_after_its_turns_without_a_reward():
+    steps = played(GuessEnv(turns=3), ["x", "x", "x"])
+    assert [step.terminated for step in steps] == [False, False, True]
+    assert sum(step.reward for step in steps) == 0
+
+
+def test_an_unknown_environment_suggests_the_nearest():
+    assert find("guess") is SHIPPED["guess"]
+    with pytest.raises(ConfigError, match=r"unknown environment 'gess'; did you mean guess\?"):
+        find("gess")
