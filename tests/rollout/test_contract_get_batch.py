@@ -9,7 +9,7 @@ from tests.rollout.kit import Rig, at, later, now, played
 from tests.rollout.toys import Echo, Slow
 
 from windrow import DataProto
-from windrow.errors import ConfigError, Refused
+from windrow.errors import ConfigError, Refused, WindrowError
 
 # data.meta_info["global_step"] names the step (missing: a clear error)
 
@@ -255,6 +255,15 @@ async def test_mark_trained_counts_it_at_once_and_the_second_time_does_nothing()
         await rig.scheduler.mark_trained(batch.meta_info["batch_id"])
         assert (rig.ledger.groups.trained, rig.ledger.groups.delivered) == (4, 0)
     assert len(rig.queue._dispatch.shelf) == rig.ledger.groups.alive
+
+
+@played
+async def test_a_batch_that_never_was_cannot_be_trained_on_and_the_run_goes_on():
+    rig = Rig()
+    await rig.full(0)
+    with pytest.raises(WindrowError, match="batch 99 was trained and never delivered"):
+        await rig.scheduler.mark_trained(99)
+    assert len(await rig.full(1)) == 8
 
 
 @played

@@ -83,8 +83,8 @@ class Fleet:
         self.coming_back: set[str] = set()  # all and only the engines of an expand that is under way
         self.failures: dict[str, EngineError] = {}  # by engine: why it could not lend its devices or take them back
         self.interrupted: dict[str, int] = {}  # by engine: requests that its last release interrupted
+        self.checksums: dict[int, str] = {}  # by recent version: what the first engine that has it confirmed
         self._weights: Mapping[str, Tensor] | Path | None = None
-        self.checksums: dict[int, str] = {}  # by version: what the first engine that loaded it confirmed
         self._label: int | None = None  # the version that all engines have, if nobody loads weights through us
         self._version = 0  # the newest that we were told of
         self._away: set[str] = set()  # all and only the engines that have given their devices back
@@ -121,6 +121,7 @@ class Fleet:
 
     def give(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> None:
         """What the next version is loaded from."""
+        self.checksums = {known: sum_ for known, sum_ in self.checksums.items() if known >= self._version}
         self._version = version
         self._weights = weights
         self._label = None
@@ -177,10 +178,10 @@ class Fleet:
         with blame(EngineError, f"start of engine {engine.name}"):
             async with asyncio.timeout(self._patience.start_s):
                 acknowledgement = await engine.start()
+            self._check(engine, acknowledgement.version, acknowledgement)
         hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event(), asyncio.Event())
         hand.idle.set()
         self._hands[engine.name] = hand
-        self.checksums.setdefault(acknowledgement.version, acknowledgement.checksum)
         self._version = max(self._version, acknowledgement.version)
         traits = engine.traits
         self._tell(EngineJoined(engine.name, acknowledgement.version, traits.capacity, traits.devices))
@@ -282,17 +283,20 @@ class Fleet:
         weights = self._weights if engine.traits.can_load and self._label is None else None
         async with asyncio.timeout(self._patience.load_s):
             said = await engine.load(version, weights)
-        self._check(version, said)
+        self._check(engine, version, said)
         self._tell(WeightsLoaded(engine.name, version))
 
-    def _check(self, version: int, said: Acknowledgement) -> None:
+    def _check(self, engine: Engine, version: int, said: Acknowledgement) -> None:
         if said.version != version:
             raise EngineError(f"it was given version {version} and says that it serves {said.version}")
         if not said.checksum:
             return
         known = self.checksums.setdefault(version, said.checksum)
         if known and known != said.checksum:
-            raise EngineError(f"version {version} has checksum {known} elsewhere and {said.checksum} here")
+            raise EngineError(
+                f"version {version} has checksum {known} elsewhere and {said.checksum} on engine {engine.name}; "
+                f"give all engines the same weights"
+            )
 
     async def _watch(self, hand: Hand) -> None:
         """Look now and then whether an engine still lives.
