@@ -11,6 +11,7 @@ from tests.rollout.given_trajectories import trajectory
 from windrow.protocol import DataProto
 from windrow.rollout.batching import make_batch
 from windrow.trajectory import Trajectory
+from windrow.types import but
 
 pytest.importorskip("torch")
 
@@ -108,3 +109,28 @@ def test_rewards_of_turns_that_did_not_happen_are_nan_not_zero():
     data = batched(trajectory(turns=[(1, 1, 0, 0.0), (1, 1, 0, 1.0)]), trajectory(1, turns=[(1, 1, 0, 0.0)]))
     assert data["step_scores"].isnan().tolist() == [[False, False], [False, True]]
     assert data["num_turns"].tolist() == [2, 1]
+
+
+def test_a_last_response_that_a_limit_cut_off_is_truncated_even_if_the_environment_ended_there():
+    whole = trajectory(0, 0, [(2, 3, 0, 1.0), (1, 2, 0, 1.0)])
+    last = but(whole, turns=(whole.turns[0], but(whole.turns[1], finish="length")))
+    data = make_batch([whole, last], group_ids=[0, 0])
+    assert data.non_tensor_batch["cut_turns"].tolist() == [0, 1]
+    assert data.non_tensor_batch["truncated"].tolist() == [False, True]
+
+
+def test_a_response_in_the_middle_that_was_cut_off_is_counted_and_the_episode_goes_on():
+    whole = trajectory(0, 0, [(2, 3, 0, 1.0), (1, 2, 0, 1.0)])
+    middle = but(whole, turns=(but(whole.turns[0], finish="length"), whole.turns[1]))
+    data = make_batch([middle], group_ids=[0], rows="turn")
+    assert data.non_tensor_batch["cut_turns"].tolist() == [1, 0]
+    assert data.non_tensor_batch["truncated"].tolist() == [False, False]
+
+
+def test_tokens_sampled_on_an_old_cache_are_marked_if_there_are_any():
+    whole = trajectory(0, 0, [(2, 3, 0, 1.0)])
+    chain = whole.chains[0]
+    old = tuple(but(segment, stale_cache=segment.author == "policy") for segment in chain.segments)
+    marked = make_batch([but(whole, chains=(but(chain, segments=old),))], group_ids=[0])
+    assert marked["stale_cache"].equal(marked["response_mask"])
+    assert "stale_cache" not in make_batch([whole], group_ids=[0])

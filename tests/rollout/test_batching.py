@@ -47,7 +47,15 @@ def test_every_key_has_the_dtype_of_the_contract(rows: RowKind):
     assert data.batch is not None
     found = {name: (tensor.dtype, tensor.ndim) for name, tensor in data.batch.items()}
     assert found == CONTRACT | ({"turn_index": (torch.int64, 1)} if rows == "turn" else {})
-    assert [*data.non_tensor_batch] == ["tags", "traj_group_name", "traj_name", "ending", "truncated", "cut"]
+    assert [*data.non_tensor_batch] == [
+        "tags",
+        "traj_group_name",
+        "traj_name",
+        "ending",
+        "truncated",
+        "cut",
+        "cut_turns",
+    ]
 
 
 def test_one_episode_of_two_turns():

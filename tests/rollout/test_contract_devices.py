@@ -216,12 +216,25 @@ async def test_with_skip_load_nothing_is_loaded_and_tokens_are_of_the_current_ve
     await rig.scheduler.initialize()
     await rig.scheduler.shrink_sampler([1])
     await rig.scheduler.update_weights(1, {"w": 1.0})
+    rig.engines[1]._checksum = rig.engines[0]._checksum  # somebody else put the weights there
     report = await rig.scheduler.expand_sampler([1], skip_load=True)
     assert report["load_ranks"] == []
-    assert rig.engines[1]._checksum == "initial"
     batch = await rig.full(0)
     assert len(batch) == 8
     assert set(batch.batch["policy_versions"][batch.batch["response_mask"]].tolist()) == {1}
+
+
+@played
+async def test_with_skip_load_an_engine_that_has_old_weights_does_not_serve():
+    rig = busy(engines=2)
+    await rig.scheduler.initialize()
+    await rig.scheduler.shrink_sampler([1])
+    await rig.scheduler.update_weights(1, {"w": 1.0})
+    with pytest.raises(EngineError, match=r"was undone: .* initial on engine infer-1"):
+        await rig.scheduler.expand_sampler([1], skip_load=True)
+    assert [engine.state for engine in rig.machine.status().engines] == ["serving", "away"]
+    await rig.scheduler.expand_sampler([1])
+    assert len(await rig.full(0)) == 8
 
 
 @played

@@ -66,6 +66,10 @@ class Cluster(Generic[W, C]):
             for name, devices in zip(names, self._devices, strict=True)
         }
 
+    def renew(self) -> None:
+        """Forget the workers, because they are used up; whoever looks next gets new ones."""
+        self.__dict__.pop("workers", None)
+
     @property
     def world_size(self) -> int:
         """How many workers there are."""

@@ -21,11 +21,17 @@ OVER = "no task is left: the source has ended and everything was delivered"
 CLOSED = "the scheduler was shut down"
 
 
+def check_want(books: Books, event: BatchWanted) -> Batch | None:
+    """Refuse what cannot be served; else the unacknowledged batch that this consumer had for this step, if any."""
+    again = _same_batch(books, event)
+    _check_size(books.lanes[event.mode], event, again)
+    return again
+
+
 def want(books: Books, event: BatchWanted) -> None:
     """A consumer waits for a batch; a larger step acknowledges the ones it had."""
     lane = books.lanes[event.mode]
-    again = _same_batch(books, event)
-    _check_size(lane, event, again)
+    again = check_want(books, event)
     for batch in [*books.batches.values()]:
         if (batch.consumer, batch.mode) == (event.consumer, event.mode) and batch.step < event.step:
             retire(books, batch)

@@ -149,6 +149,10 @@ class Machine:
         """Tasks in quarantine, oldest first; to be read only."""
         return list(self._books.faults.dead.values())
 
+    def check_want(self, event: BatchWanted) -> None:
+        """Raise `Refused` if `step` would refuse this, and change nothing either way."""
+        delivery.check_want(self._books, event)
+
     def why_waiting(self, consumer: str) -> str:
         """What a waiting consumer's batch lacks, in words; empty if it does not wait."""
         return stories.why_waiting(self._books, consumer)

@@ -8,9 +8,12 @@ or version there. Rows stay in the order of trajectories, and every trajectory h
 is its first chain, with `turn_index` -1.
 
 The episode's score stands on the last real token of each of its rows; `episode_scores` is the sum of its rewards per
-turn. A row that is longer than `sequence_length` loses its end, never silently: `cut` counts the lost tokens,
-`truncated` is True (as it is for an episode that was cut off itself), the score moves to the last token that is left. A
-row may have nothing sampled left; it stays, with an empty `response_mask`, and is counted.
+turn. Nothing is cut off silently: `cut_turns` counts the responses of a row that a limit cut off instead of ending
+themselves; a row that is longer than `sequence_length` loses its end, `cut` counts the lost tokens, and the score moves
+to the last token that is left; `truncated` is True for both (of the last response), as it is for an episode that was
+cut off itself. A row may have nothing sampled left; it stays, with an empty `response_mask`, and is counted.
+
+`stale_cache` is there only if an engine kept its cache over a weight update: True on tokens sampled on top of it.
 
 `traj_id` is group · 2²⁰ + index of the attempt, which no other attempt shares; `traj_name` spells it as `g3.a1`.
 
@@ -82,9 +85,10 @@ def make_batch(
     if rows == "turn":
         columns["turn_index"] = np.array([row.turn for row in made], np.int64)
     cut = ends - lengths
+    cut_turns = np.array([_cut_turns(row, trajectories[row.owner]) for row in made], np.int64)
     return DataProto.from_dict(
         tensors={name: _as_tensor(column) for name, column in columns.items()},
-        non_tensors=_labels(trajectories, owners, group_ids, cut),
+        non_tensors=_labels(trajectories, owners, group_ids, cut) | {"cut_turns": cut_turns},
         meta_info={"metrics": _metrics(columns["response_mask"], lengths, cut)},
     )
 
@@ -141,6 +145,17 @@ def _rows(trajectories: Sequence[Trajectory], kind: RowKind) -> Iterator[Row]:
             yield Row(owner, chains[0], 0, len(chains[0].token_ids), -1)
 
 
+def _cut_turns(row: Row, trajectory: Trajectory) -> int:
+    """Responses in a row that a limit cut off."""
+    turns = trajectory.turns if row.turn < 0 else trajectory.turns[row.turn : row.turn + 1]
+    return sum(turn.finish == "length" and trajectory.chains[turn.chain] is row.chain for turn in turns)
+
+
+def _was_cut_off(trajectory: Trajectory) -> bool:
+    """The episode, or its last response, did not come to its own end."""
+    return trajectory.is_truncated or (bool(trajectory.turns) and trajectory.turns[-1].finish == "length")
+
+
 def _width(longest: int, sequence_length: int | None, multiple: int) -> int:
     """Tokens per row, padding included."""
     if multiple < 1:
@@ -163,7 +178,9 @@ def _tokens(rows: Sequence[Row], lengths: Lengths, width: int, pad_token_id: int
     run_lengths = np.array([run.length for row in runs for run in row], np.int64)
     sampled = np.array([run.author == "policy" for row in runs for run in row], np.bool_)
     versions = np.array([run.version for row in runs for run in row], np.int32)
-    return {
+    stale = [run.stale_cache for row in runs for run in row]
+    marks = {"stale_cache": np.repeat(np.array(stale), run_lengths).reshape(shape)} if any(stale) else {}
+    return marks | {
         "input_ids": _joined(_token_pieces(rows, lengths, width, pad_token_id), shape, np.int64),
         "attention_mask": _first(lengths, shape, np.int64),
         "position_ids": _joined(_position_pieces(lengths, width), shape, np.int64),
@@ -183,7 +200,7 @@ def _runs(row: Row, length: int, width: int) -> list[Segment]:
     for begin, end, segment in row.chain.spans():
         left = min(end, length) - max(begin, row.since)
         if left > 0:
-            runs.append(Segment(segment.author, left, segment.version))
+            runs.append(Segment(segment.author, left, segment.version, segment.stale_cache))
     return [*runs, padding]
 
 
@@ -268,7 +285,7 @@ def _labels(
     trajectories: Sequence[Trajectory], owners: NDArray[np.int64], group_ids: Sequence[int], cut: Lengths
 ) -> dict[str, Array]:
     """What is read by people, or is no number."""
-    truncated = np.array([trajectory.is_truncated for trajectory in trajectories], np.bool_)
+    truncated = np.array([_was_cut_off(trajectory) for trajectory in trajectories], np.bool_)
     return {
         "tags": _texts(trajectory.task.tag for trajectory in trajectories)[owners],
         "traj_group_name": _texts(f"g{group}" for group in group_ids)[owners],

@@ -120,6 +120,14 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
     breaker_share: Annotated[Share, Meta(description="share of failures that stops the run; 1 never does")] = 0.5
     seed: Annotated[int, Meta(description="of everything that is drawn")] = 0
 
+    def __post_init__(self) -> None:
+        if self.sequence_length is not None and self.sequence_length % self.pad_to_multiple:
+            up = -(-self.sequence_length // self.pad_to_multiple) * self.pad_to_multiple
+            raise ConfigError(
+                f"sequence_length {self.sequence_length} is no multiple of pad_to_multiple {self.pad_to_multiple}; "
+                f"use {up}"
+            )
+
     def env_manager(self, mode: Mode) -> EnvManagerConfig:
         return self.train_env_manager if mode == "train" else self.val_env_manager
 

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windrow.core.commands import MoveAttempt, ReleaseEngine, RestoreEngine
-from windrow.core.events import ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
+from windrow.core.commands import LoadWeights, MoveAttempt, ReleaseEngine, RestoreEngine
+from windrow.core.events import BreakerReset, ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
 from windrow.errors import EngineError, Refused
+from windrow.rollout.fleet import Given
 from windrow.rollout.queue import GroupQueueManager
 from windrow.types import How
 
@@ -58,11 +59,11 @@ class Control:
             if version <= queue.machine.version:
                 raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
             held_s = _now() - began
+            await self._load(Given(version=version, weights=weights))
             queue.steps_are_versions = False
-            self._fleet.give(version, weights)
             queue.tell(VersionPublished(version))
-            await self._fleet.settled()
-            queue.check_open()
+            if queue.machine.halted:
+                queue.tell(BreakerReset())  # what failed so often may have been the weights
         seconds = _now() - began
         queue.meter.observe("engine/load_s", [seconds])
         return {
@@ -116,6 +117,21 @@ class Control:
             "engines": coming,
             "remapped": queue.moved - moved,
         }
+
+    async def _load(self, given: Given) -> None:
+        """Bring all that serve to new weights; if those fit nowhere, nothing has changed."""
+        before = self._fleet.give(given)
+        serving = [engine.engine for engine in self._queue.status().engines if engine.state == "serving"]
+        for name in serving:
+            self._fleet.order(LoadWeights(name, given.version))
+        await self._fleet.settled(serving)
+        self._queue.check_open()
+        refused = {name: self._fleet.refusals.pop(name) for name in serving if name in self._fleet.refusals}
+        if refused and not set(serving) - set(refused) - set(self._fleet.lost):
+            self._fleet.give(before)
+            raise next(iter(refused.values()))
+        for name, error in refused.items():
+            self._fleet.lose(name, f"the others took weights that it refused: {error}")
 
     @asynccontextmanager
     async def _held(self, holder: str, how: How) -> AsyncIterator[None]:

@@ -7,8 +7,8 @@ to whoever plays the episode. Why an episode is over is always stated. Nothing h
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +21,7 @@ from windrow.requests import Sampling, Tokens
 from windrow.rollout.orders import Lease
 from windrow.rollout.router import Answer, Ask, Route
 from windrow.rollout.seeds import turn_seed
+from windrow.rollout.supervision import is_stray
 from windrow.text import Codec, Message
 from windrow.trajectory import Chain, Ending, Segment, Trajectory, Turn
 from windrow.types import Value, but
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
+LARGEST = float(np.finfo(np.float32).max)
 CLOSE_GRACE_S = 5.0
 """How long an environment may take to close; then it is left behind."""
 
@@ -90,7 +92,7 @@ class Episode:
 
     async def _take_turns(self, env: Env, on_turn: Callable[["Episode"], None]) -> Trajectory:
         self._enter("starting")
-        observation = await self._ask_env("start", env.start, self.lease.task)
+        observation = await self._ask_env("start", lambda: env.start(self.lease.task))
         while True:
             self._see(observation)
             ending = self._reached()
@@ -100,7 +102,8 @@ class Episode:
             answer = await self.route.generate(self._question())
             span = self._hear(answer)
             stepped_at = self._enter("environment steps")
-            said = await self._ask_env("step", env.step, self._settings.codec.decode(answer.token_ids))
+            action = self._settings.codec.decode(answer.token_ids)
+            said = await self._ask_env("step", partial(_step, env, action))
             step = self._checked(said)
             self.turns.append(self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at))
             on_turn(self)
@@ -110,11 +113,16 @@ class Episode:
                 return self._trajectory("max_turns", step.info)
             observation = step.observation
 
-    async def _ask_env(self, what: str, call: Callable[[A], Awaitable[Any]], given: A) -> Any:  # noqa: ANN401 -- whatever the environment says
+    async def _ask_env(self, what: str, call: Callable[[], Awaitable[A]]) -> A:
         """Wait for the environment, as long as it may take."""
         with blame(EnvError, self._who, what, len(self.turns)):
             async with asyncio.timeout(self._settings.step_timeout_s):
-                return await call(given)
+                try:
+                    return await call()
+                except asyncio.CancelledError:
+                    if is_stray():
+                        raise EnvError(f"{self._who} {what} {len(self.turns)} was cancelled from inside") from None
+                    raise
 
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""
@@ -261,12 +269,14 @@ class _Growing:
         self.length += len(tokens)
 
 
+def _step(env: Env, action: str) -> Awaitable[Step]:
+    return env.step(action)  # looked up where it is called, because it may not be there
+
+
 def _are_messages(messages: list[Any]) -> bool:
     return bool(messages) and all(isinstance(message, Message) for message in messages)
 
 
 def _is_finite(number: object) -> bool:
-    try:
-        return isinstance(number, Real) and math.isfinite(number)
-    except OverflowError:  # a whole number beyond all floats
-        return False
+    """It is a number, and one that a batch can hold."""
+    return isinstance(number, Real) and bool(-LARGEST <= number <= LARGEST)  # type: ignore[operator]  # it is a number

@@ -24,7 +24,7 @@ from windrow.core.events import (
     WeightsLoaded,
 )
 from windrow.engines.protocol import Acknowledgement, Engine
-from windrow.errors import EngineError, WindrowError, blame
+from windrow.errors import EngineError, Refused, WindrowError, blame
 from windrow.rollout.supervision import Crew
 from windrow.types import Record, Value
 
@@ -48,6 +48,15 @@ class Patience(Value, frozen=True, kw_only=True):
     devices_s: float = 120.0
     health_s: float = 10.0
     health_every_s: float = 30.0
+
+
+class Given(Value, frozen=True, kw_only=True, gc=True):
+    """The newest weights that we were told of."""
+
+    version: int = 0
+    weights: "Mapping[str, Tensor] | Path | None" = None
+    by_others: bool = False
+    """Somebody loads weights behind our back; we only hear which version they count as."""
 
 
 class Hand(Record, gc=True):
@@ -84,9 +93,8 @@ class Fleet:
         self.failures: dict[str, EngineError] = {}  # by engine: why it could not lend its devices or take them back
         self.interrupted: dict[str, int] = {}  # by engine: requests that its last release interrupted
         self.checksums: dict[int, str] = {}  # by recent version: what the first engine that has it confirmed
-        self._weights: Mapping[str, Tensor] | Path | None = None
-        self._label: int | None = None  # the version that all engines have, if nobody loads weights through us
-        self._version = 0  # the newest that we were told of
+        self.refusals: dict[str, Refused] = {}  # by engine: why new weights do not fit; it has what it had
+        self._given = Given()
         self._away: set[str] = set()  # all and only the engines that have given their devices back
         self._tell = tell
         self._crew = crew
@@ -115,16 +123,15 @@ class Fleet:
 
     def relabel(self, version: int) -> None:
         """Whoever changed the weights did it behind our back; from now on they count as this version."""
-        self._label = self._version = version
+        self.give(Given(version=version, by_others=True))
         for name in self.engines:
             self.order(LoadWeights(name, version))
 
-    def give(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> None:
-        """What the next version is loaded from."""
-        self.checksums = {known: sum_ for known, sum_ in self.checksums.items() if known >= self._version}
-        self._version = version
-        self._weights = weights
-        self._label = None
+    def give(self, given: Given) -> Given:
+        """What engines are brought to from now on; says what it was before."""
+        before, self._given = self._given, given
+        self.checksums = {known: sum_ for known, sum_ in self.checksums.items() if known >= before.version}
+        return before
 
     async def quiet(self) -> None:
         """Wait until no engine that was told to be quiet generates any more; one that does not obey is lost."""
@@ -182,7 +189,8 @@ class Fleet:
         hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event(), asyncio.Event())
         hand.idle.set()
         self._hands[engine.name] = hand
-        self._version = max(self._version, acknowledgement.version)
+        if acknowledgement.version > self._given.version:
+            self.give(Given(version=acknowledgement.version))
         traits = engine.traits
         self._tell(EngineJoined(engine.name, acknowledgement.version, traits.capacity, traits.devices))
         self._crew.spawn(self._serve(hand), f"hand of engine {engine.name}")
@@ -216,7 +224,9 @@ class Fleet:
                 await self._perform(hand, order)
         except WindrowError as error:
             name = order.engine
-            if isinstance(order, ReleaseEngine | RestoreEngine) or name in self.coming_back:
+            if isinstance(order, LoadWeights) and isinstance(error, Refused):
+                self.refusals[name] = error
+            elif isinstance(order, ReleaseEngine | RestoreEngine) or name in self.coming_back:
                 self.failures[name] = EngineError(f"engine {name}: {error}")
             else:
                 self.lose(name, str(error))
@@ -255,8 +265,8 @@ class Fleet:
     async def _restore(self, hand: Hand, *, load: bool) -> None:
         engine = hand.engine
         await engine.restore()
-        if self._label is not None or not load:
-            await engine.load(self._version, None)  # what it has is the newest, so we are told
+        if self._given.by_others or not load:  # what it has is the newest, so we are told
+            self._check(engine, self._given.version, await engine.load(self._given.version, None))
         if hand.held:
             await engine.suspend("interrupt")  # before anything is sent there
         self._away.discard(engine.name)
@@ -280,7 +290,7 @@ class Fleet:
     async def _load(self, engine: Engine, version: int) -> None:
         if engine.name in self._away:
             return  # it is told when it comes back
-        weights = self._weights if engine.traits.can_load and self._label is None else None
+        weights = self._given.weights if engine.traits.can_load else None
         async with asyncio.timeout(self._patience.load_s):
             said = await engine.load(version, weights)
         self._check(engine, version, said)

@@ -242,12 +242,7 @@ class GroupQueueManager:
         consumer = consumer or mode
         if self.is_closed:
             return None
-        if consumer in self._dispatch.waiting:
-            raise Refused(f"{consumer!r} waits for a batch already; await that call before the next one")
-        if n == ALL and self._dispatch.sources[mode].is_endless:
-            raise Refused(
-                "a batch of everything (-1) needs a task source that ends; set max_tasks, or ask for a number"
-            )
+        self.check_want(n, step, mode, consumer)
         future: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
         self._dispatch.waiting[consumer] = future
         try:
@@ -259,6 +254,16 @@ class GroupQueueManager:
             del self._dispatch.waiting[consumer]
             if not future.done() and not self.is_closed:
                 self.tell(WantWithdrawn(consumer))
+
+    def check_want(self, n: int, step: int, mode: Mode, consumer: str) -> None:
+        """Refuse what `get_batch` would refuse, before anything is changed."""
+        if consumer in self._dispatch.waiting:
+            raise Refused(f"{consumer!r} waits for a batch already; await that call before the next one")
+        if n == ALL and self._dispatch.sources[mode].is_endless:
+            raise Refused(
+                "a batch of everything (-1) needs a task source that ends; set max_tasks, or ask for a number"
+            )
+        self.machine.check_want(BatchWanted(consumer, mode, n, step))
 
     async def advance_step(self, step: int) -> None:
         """A step begins; it counts as a version of the weights if nobody tells us of new ones."""

@@ -14,6 +14,7 @@ import numpy as np
 from windrow.engines.protocol import Engine
 from windrow.errors import EngineError, EngineLost, blame
 from windrow.requests import Chunk, FinishReason, Logprobs, Request, Sampling, Tokens
+from windrow.rollout.supervision import is_stray
 from windrow.trajectory import Segment
 from windrow.types import AttemptId, Value
 
@@ -137,9 +138,14 @@ class Route:
 
     async def _take_all(self, engine: Engine, request: Request, heard: "_Heard") -> None:
         before, sent_at = heard.tokens, asyncio.get_running_loop().time()
-        async with aclosing(engine.generate(request)) as chunks:
-            async for chunk in chunks:
-                heard.take(chunk, request, engine)
+        try:
+            async with aclosing(engine.generate(request)) as chunks:
+                async for chunk in chunks:
+                    heard.take(chunk, request, engine)
+        except asyncio.CancelledError:
+            if is_stray():
+                raise EngineError(f"engine {engine.name} cancelled {request.id} from inside") from None
+            raise
         if heard.finish is None:
             raise EngineError(f"engine {engine.name} broke off {request.id} and did not say why")
         at_once = asyncio.get_running_loop().time() - sent_at < AT_ONCE_S

@@ -8,8 +8,9 @@ was asked for and says what that is when it takes long.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from windrow.cluster.local import ResourceManager
 from windrow.core.ledger import Ledger
@@ -26,10 +27,12 @@ from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.sharing import InferCluster, commons_of
 from windrow.rollout.summary import note_batch, note_state
 from windrow.rollout.workers import EnvWorker, Sighting
-from windrow.types import MODES, Mode, Value, but
+from windrow.types import MODES, Mode, Value, but, checked
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+C = TypeVar("C", RolloutConfig, EnvManagerConfig)
 
 Collator = Callable[[DataProto], DataProto]
 """Applied to the trajectories of a batch before it is returned."""
@@ -65,15 +68,16 @@ class RolloutScheduler:
         self.mode = _checked_mode(mode)
         self.resource_manager = resource_manager
         self.infer_cluster = infer_cluster
-        self._config = config
-        self._env = env_manager_config
+        self._config = _checked(config, "config")
+        self._env = _checked(env_manager_config, "env_manager_config")
         self._collator = collator
-        self._envs = env_manager_config.factories()
+        self._envs = self._env.factories()
         self._commons = commons_of(infer_cluster)
-        self._commons.move_in(self.mode, config, env_manager_config)
+        self._commons.move_in(self.mode, self._config, self._env)
         self._queue: GroupQueueManager | None = None
         self._workers: list[EnvWorker] = []
         self._has_asked = False
+        self._newest_step = 0  # that was asked for
         self._answered_step: int | None = None  # the last step whose batch came
         self._streamed = 0  # groups, by all streams
         self._meter = Meter()
@@ -94,7 +98,7 @@ class RolloutScheduler:
     async def get_batch(self, data: DataProto, batch_size: int) -> DataProto | None:
         """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes."""
         step = _step_of(data)
-        _check_size(batch_size)
+        n = _whole(batch_size, "batch size must be a whole number, or -1 for everything")
         began = _now()
         try:
             queue = await self._ready()
@@ -102,11 +106,14 @@ class RolloutScheduler:
             if self._closed:
                 return None
             raise
+        self._check_step(step)
+        queue.check_want(n, step, self.mode, self.mode)
         await queue.advance_step(step)
         self._commons.control.let_go()
         again = self.mode == "val" and self._has_asked and step != self._answered_step
         self._has_asked = True
-        delivery = await queue.get_batch(batch_size, step, self.mode, fresh_pass=again)
+        self._newest_step = step
+        delivery = await queue.get_batch(n, step, self.mode, fresh_pass=again)
         self._answered_step = step
         if delivery is None:
             return None
@@ -144,7 +151,11 @@ class RolloutScheduler:
     async def update_weights(
         self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
     ) -> dict[str, object]:
-        """Bring all engines to new weights; they serve when they have confirmed version and checksum."""
+        """Bring all engines to new weights; they serve when they have confirmed version and checksum.
+
+        Tensors must stay as they are until the next update, because an engine that is away loads them when it comes
+        back; give a folder or a copy if they change in place.
+        """
         await self._ready()
         return await self._commons.control.update_weights(version, weights, self._config.suspend_mode)
 
@@ -191,6 +202,13 @@ class RolloutScheduler:
         return {} if self._queue is None else self._queue.machine.ledgers
 
     # inside
+
+    def _check_step(self, step: int) -> None:
+        if step < self._newest_step:
+            raise Refused(
+                f"global_step went back from {self._newest_step} to {step}; ask for {self._newest_step} again, "
+                f"or for a larger one"
+            )
 
     async def _ready(self) -> GroupQueueManager:
         """The queue, with workers on it."""
@@ -280,6 +298,14 @@ class RolloutScheduler:
         return collated
 
 
+def _checked(section: C, what: str) -> C:
+    """A section within its bounds; one that was made in Python was not looked at yet."""
+    try:
+        return checked(section)
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
 def _checked_mode(mode: str) -> Mode:
     for known in MODES:
         if mode == known:
@@ -287,19 +313,23 @@ def _checked_mode(mode: str) -> Mode:
     raise ConfigError(f"mode must be train or val, got {mode!r}{did_you_mean(str(mode), MODES)}")
 
 
-def _check_size(n: object) -> None:
-    """The machine says what fits; here only what is no number at all."""
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise ConfigError(f"batch size must be a whole number, or -1 for everything, got {n!r}")
+def _whole(number: object, what: str) -> int:
+    """A whole number of any make."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise ConfigError(f"{what}, got {number!r}")
+    return int(number)
 
 
 def _step_of(data: DataProto) -> int:
-    step = data.meta_info.get("global_step")
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ConfigError(
-            f"get_batch needs data.meta_info['global_step'], a number from 0 up, got {step!r}; "
-            f"pass DataProto(meta_info={{'global_step': step}})"
-        )
+    way_out = "pass DataProto(meta_info={'global_step': step})"
+    if not isinstance(data, DataProto):
+        raise ConfigError(f"get_batch needs a DataProto that names the step, got {data!r:.60}; {way_out}")
+    step = _whole(
+        data.meta_info.get("global_step"),
+        f"get_batch needs data.meta_info['global_step'], a number from 0 up ({way_out})",
+    )
+    if step < 0:
+        raise ConfigError(f"get_batch needs data.meta_info['global_step'], a number from 0 up, got {step}")
     return step
 
 

@@ -32,6 +32,7 @@ class Commons:
         self._tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]] = {}
         self._opened: GroupQueueManager | None = None
         self._control: Control | None = None
+        self.is_over = False
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="windrow-batch")
 
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
@@ -69,7 +70,7 @@ class Commons:
             if self._opened is not None:
                 await self._opened.dismiss(mode, workers)
             return
-        self._cluster.tenants.pop(TENANT, None)
+        self.is_over = True
         try:
             if self._opened is not None:
                 await self._opened.shutdown()
@@ -95,10 +96,12 @@ class Commons:
 def commons_of(cluster: InferCluster) -> Commons:
     """What the schedulers of a cluster share."""
     shared = cluster.tenants.get(TENANT)
-    if shared is None:
-        shared = cluster.tenants[TENANT] = Commons(cluster)
-    assert isinstance(shared, Commons)
-    return shared
+    if isinstance(shared, Commons) and not shared.is_over:
+        return shared
+    if shared is not None:
+        cluster.renew()  # its engines were closed with the last scheduler
+    made = cluster.tenants[TENANT] = Commons(cluster)
+    return made
 
 
 def _settings(tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]]) -> Settings:

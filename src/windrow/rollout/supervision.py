@@ -93,6 +93,12 @@ def _add(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -
     return group.create_task(work, name=name)
 
 
+def is_stray() -> bool:
+    """The cancellation in hand is one that nobody asked this task for: somebody else's, that leaked."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
+
+
 def first_of(error: BaseException) -> BaseException:
     """The exception that was first, out of its wrappings."""
     while isinstance(error, BaseExceptionGroup):
