@@ -19,6 +19,7 @@ from windrow.core.events import (
     WeightsLoaded,
 )
 from windrow.core.machine import Machine
+from windrow.errors import Refused
 from windrow.types import AttemptId
 
 
@@ -119,3 +120,22 @@ def test_a_restored_machine_has_the_same_outstanding():
     again = Machine.restore(made.snapshot())
     assert again.outstanding() == made.outstanding() != []
     assert again.status() == made.status()
+
+
+def test_the_number_of_the_next_group_is_known_before_its_task_arrives():
+    made = opened(size=1, batch=2, staleness=3.0, tasks=3)
+    assert made.next_group == 3
+    assert "g2" in made.story(2)
+
+
+def test_what_would_be_refused_can_be_asked_without_asking_for_it():
+    made = busy()
+    before = made.snapshot()
+    made.check_want(wanted(2, step=2, consumer="other"))
+    with pytest.raises(Refused, match="multiple of the group size"):
+        made.check_want(wanted(0, step=2, consumer="other"))
+    assert made.snapshot() == before
+
+
+def test_the_status_names_the_workers():
+    assert busy().status().workers == ("w0",)
