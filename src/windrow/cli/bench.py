@@ -24,6 +24,7 @@ examples:
 BENCHMARKS = {
     "batch": "windrow.bench.batch",
     "core": "windrow.bench.core",
+    "engine": "windrow.bench.engine",
     "router": "windrow.bench.router",
 }
 

@@ -133,7 +133,7 @@ class OpenAIEngine:
 
     async def suspend(self, how: How) -> None:
         if how == "freeze" and not self.traits.can_freeze:
-            raise Refused(self._says("it cannot freeze requests; suspend with interrupt or drain"))
+            raise Refused(self._says(f"it cannot freeze requests; suspend with interrupt or drain{self._hint}"))
         self._gate.suspended = True
         if how == "drain":
             await self._drain()
@@ -380,7 +380,9 @@ class OpenAIEngine:
             raise EngineLost(self._says(f"it does not serve: {self._health.why or 'it was never started'}"))
         if not self.traits.can_load:
             raise Refused(
-                self._says("it cannot load weights; change them at the server and say so with load(version, None)")
+                self._says(
+                    f"it cannot load weights; change them at the server and say so with load(version, None){self._hint}"
+                )
             )
         if not isinstance(weights, Path):
             raise Refused(
@@ -396,6 +398,10 @@ class OpenAIEngine:
                 )
             )
         return weights.resolve()
+
+    @property
+    def _hint(self) -> str:
+        return ", or start it with VLLM_SERVER_DEV_MODE=1" if self.settings.flavour == "vllm" else ""
 
     async def _unwell(self) -> str:
         """Why the server does not answer; empty if it does."""

@@ -43,6 +43,10 @@ class OpenAISettings(Value, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 3
     backoff_s: Annotated[float, Meta(ge=0.0, description="wait before the first further try; doubles with each")] = 0.5
     stream_every: Annotated[int, Meta(ge=1, description="tokens per chunk; vllm only")] = 8
+    send_seed: Annotated[
+        bool,
+        Meta(description="give each request its seed; vllm on a CPU dies of one whose prompt is computed in parts"),
+    ] = True
     allow_tied: Annotated[
         bool,
         Meta(description="load checkpoints with tied embeddings; vllm on a CPU keeps the old output head then"),

@@ -59,9 +59,10 @@ def body(request: Request, limit: int, settings: OpenAISettings, words: Words) -
         "max_tokens": limit,
         "temperature": asked.temperature,
         "top_p": asked.top_p,
-        "seed": seed_of(request),
         "stream": True,
     }
+    if settings.send_seed:
+        said["seed"] = seed_of(request)
     if words.logprobs:
         said["logprobs"] = 0 if settings.flavour == "vllm" else 1  # 0: of the sampled token alone
     if words.token_ids:

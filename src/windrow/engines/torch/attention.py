@@ -96,10 +96,11 @@ def attend(
 def _last(tokens: Tensor, key: Tensor, value: Tensor, layout: Ragged, scale: float) -> Tensor:
     """One token of every slot."""
     _, rows, heads, _ = tokens.shape
+    key_heads, length = key.shape[1], layout.length
     out = scaled_dot_product_attention(
-        _folded(tokens, key.shape[1]),
-        key[:rows, :, : layout.length],
-        value[:rows, :, : layout.length],
+        _folded(tokens, key_heads),
+        key.as_strided((rows, key_heads, length, key.shape[3]), key.stride()),  # [:rows, :, :length] in one go
+        value.as_strided((rows, key_heads, length, value.shape[3]), value.stride()),
         attn_mask=layout.mask,
         scale=scale,
     )

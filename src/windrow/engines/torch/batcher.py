@@ -134,7 +134,8 @@ class Batcher:
 
     def restore(self) -> None:
         """Be ready again."""
-        self._model.to(self._device)  # type: ignore[arg-type]  # as above
+        if self._device != "cpu":
+            self._model.to(self._device)  # type: ignore[arg-type]  # as above
         self.released = False
 
     def step(self) -> None:

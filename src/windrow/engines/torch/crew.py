@@ -16,15 +16,18 @@ AHEAD = 32
 
 
 class Crew:
-    """Some running slots, in order."""
+    """Some running slots, in order; `rows` None: all of them."""
 
-    def __init__(self, slots: Slots, rows: Numbers, device: torch.device) -> None:
+    def __init__(self, slots: Slots, rows: Numbers | None, device: torch.device) -> None:
         self.shift = slots.shift
-        self.rows = rows
+        self.where = slice(0, slots.busy) if rows is None else rows  # a slice is looked at without copying
+        self.rows = rows = np.arange(slots.busy) if rows is None else rows
         self.stops = slots.stops[rows]
         self.limit = slots.limit[rows]
         self.spells = slots.spells[rows]
         self.any_spells = bool(self.spells.any())
+        self.quiet = 0  # steps in which nobody reaches a limit or fills a chunk
+        self.said: Tensor | None = None  # the tokens of the last step, if they can be fed as they are
         self._seed = slots.seed[rows]
         self._turn = slots.turn[rows]
         self._device = device

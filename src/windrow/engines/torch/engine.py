@@ -92,7 +92,10 @@ class TorchEngine:
         await anext(self._guard)
         try:
             return await self._ask(self._batcher.begin)
-        except BaseException:
+        except WindrowError:
+            await self.close()
+            raise
+        except asyncio.CancelledError:
             self._worker.end()
             raise
 

@@ -37,8 +37,11 @@ class Forward:
         self._tokens = _rounded(store.slots + FIXED_PREFILL_TOKENS)
         self._device = model.device  # asking a model costs more than a matrix product of a small one
         self._dtype = model.dtype
-        self._places = _Places(0, self._device)
-        self._no_mask = torch.empty(1, 1, 1, 1)  # four axes: models take it for a mask that is ready
+        self._march = March(
+            np.zeros(1, dtype=np.int64), 1, self._dtype, self._device
+        )  # the last forward, if it was one
+        # four axes: models take it for a mask that is ready
+        self._no_mask = torch.empty(1, 1, 1, 1, device=self._device)
 
     def spare(self, rows: int) -> int:
         """Tokens that one forward takes beside one for each of so many slots."""
@@ -47,26 +50,34 @@ class Forward:
     def run(self, tokens: np.ndarray, done: Numbers, counts: Numbers | None = None) -> Tensor:
         """Feed `counts[i]` tokens (None: one) of slot `i` from its place `done[i]` on; gives logits after the last."""
         rows = done.size
-        places = self._every_slot(rows)
+        every = np.arange(rows)
         ends = done.copy() if counts is None else done + counts - 1
         self._store.make_room(int(ends.max()) + 1)
         if counts is None and not self._fixed:
-            return self._call(tokens[places.here, ends], places.there, ends, self._layout(ends), rows)
+            self._march = March(ends, self._store.length, self._dtype, self._device)
+            return self._step(self._there(tokens[every, ends]))
         of, more = _several(counts)
-        slots = np.concatenate([np.repeat(of, more), places.here])
+        slots = np.concatenate([np.repeat(of, more), every])
         ends = np.concatenate([_ranges(done[of], more), ends])
         ids = tokens[slots, ends]
         if self._fixed:
             return self._run_fixed(ids, slots, ends)[-rows:]
-        return self._call(ids, self._there(slots), ends, self._layout(ends[-rows:], of, done[of], more), rows)
+        layout = self._layout(ends[-rows:], of, done[of], more)
+        return self._call(self._there(ids), self._there(slots), self._there(ends), layout, rows)
+
+    def again(self, ids: Tensor) -> Tensor:
+        """Feed these tokens to the same slots as the last `run`, which fed one to each, each at its next place."""
+        self._store.make_room(self._march.length + 1)
+        self._march.advance(self._store.length)
+        return self._step(ids)
 
     def alike(self) -> bool:
         """Whether a token gets the same bits at every place of a fixed forward."""
-        nothing = np.zeros(self._tokens, dtype=np.int64)
-        layout = self._fixed_layout(nothing, nothing)
-        rows = self._there(nothing + self._store.slots)
+        zeros = np.zeros(self._tokens, dtype=np.int64)
+        layout = self._fixed_layout(zeros + self._store.slots, zeros)
+        nothing = self._there(zeros)
         for kept in (self._tokens, self._kept):
-            logits = self._call(nothing, rows, nothing, layout, kept)
+            logits = self._call(nothing, layout.rows, nothing, layout, kept)
             if not bool((logits == logits[:1]).all()):
                 return False
         return True
@@ -77,13 +88,16 @@ class Forward:
         ids, ends = np.pad(ids, padding), np.pad(ends, padding)
         rows = np.pad(rows, padding, constant_values=self._store.slots)
         layout = self._fixed_layout(rows, ends)
-        return self._call(ids, layout.rows, ends, layout, self._kept)
+        return self._call(self._there(ids), layout.rows, self._there(ends), layout, self._kept)
 
-    def _call(self, ids: np.ndarray, rows: Tensor, ends: Numbers, layout: Ragged | Fixed, kept: int) -> Tensor:
-        positions = self._there(ends)
+    def _step(self, ids: Tensor) -> Tensor:
+        march = self._march
+        return self._call(ids, march.rows, march.positions, march.layout(), march.rows.shape[0])
+
+    def _call(self, ids: Tensor, rows: Tensor, positions: Tensor, layout: Ragged | Fixed, kept: int) -> Tensor:
         self._store.aim(rows, positions)
         out = self._model(
-            input_ids=self._there(ids)[None],
+            input_ids=ids[None],
             position_ids=positions[None],
             attention_mask=self._no_mask,
             past_key_values=self._store,
@@ -94,18 +108,16 @@ class Forward:
         logits: Tensor = out.logits
         return logits[0, -kept:]  # some models do not know how to keep fewer than all
 
-    def _layout(self, last: Numbers, of: Numbers = NONE, starts: Numbers = NONE, more: Numbers = NONE) -> Ragged:
+    def _layout(self, last: Numbers, of: Numbers, starts: Numbers, more: Numbers) -> Ragged:
         """The last tokens of all slots, and `more` tokens of the slots `of` before theirs."""
         length = int(last.max()) + 1
-        mask = self._mask(last[:, None, None, None], length) if last.min() + 1 < length else None
+        sizes = np.ceil(np.log2(more)).astype(np.int64)  # up to twice as long as each other: padded together
+        firsts = np.cumsum(more) - more
         spans = []
-        if of.size:
-            sizes = np.ceil(np.log2(more)).astype(np.int64)  # up to twice as long as each other: padded together
-            firsts = np.cumsum(more) - more
-            for size in np.unique(sizes):
-                alike = sizes == size
-                spans.append(self._span(of[alike], starts[alike], firsts[alike], more[alike]))
-        return Ragged(last.size, length, mask, spans)
+        for size in np.unique(sizes):
+            alike = sizes == size
+            spans.append(self._span(of[alike], starts[alike], firsts[alike], more[alike]))
+        return Ragged(last.size, length, self._mask(last[:, None, None, None], length), spans)
 
     def _span(self, rows: Numbers, starts: Numbers, firsts: Numbers, more: Numbers) -> Span:
         steps = np.arange(more.max())
@@ -120,29 +132,42 @@ class Forward:
         blocks = int(ends.max()) // BLOCK + 1
         return Fixed(self._there(rows), [self._mask(last - number * BLOCK, BLOCK) for number in range(blocks)])
 
-    def _every_slot(self, rows: int) -> "_Places":
-        if self._places.here.size != rows:
-            self._places = _Places(rows, self._device)
-        return self._places
-
     def _mask(self, last: Numbers, keys: int) -> Tensor:
-        """What is added to scores so that each query sees the keys up to its own place."""
-        hidden = np.arange(keys) > last
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
-        return mask.masked_fill_(self._there(hidden), -torch.inf)
+        return _mask(last, keys, self._dtype, self._device)
 
     def _there(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self._device)
 
 
-class _Places:
-    """The slots 0, 1, …, as many as there are, here and on the device."""
+class March:
+    """One token of each of the slots 0, 1, …, step after step; what a step needs is kept and moved on."""
 
-    __slots__ = ("here", "there")
+    def __init__(self, ends: Numbers, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.rows = torch.arange(ends.size, device=device)
+        self.positions = torch.from_numpy(ends).to(device)
+        self.length = int(ends.max()) + 1  # of the longest sequence
+        self._mask: Tensor | None = None  # [slots, 1, 1, width], added to the scores; None: all are equally long
+        if ends.min() + 1 < self.length:
+            self._mask = _mask(ends[:, None, None, None], width, dtype, device)
+            self._newest = self.rows * width + self.positions  # where in the mask each slot's last token is
 
-    def __init__(self, count: int, device: torch.device) -> None:
-        self.here = np.arange(count)
-        self.there = torch.from_numpy(self.here).to(device)
+    def advance(self, width: int) -> None:
+        """On by one token; rows of the store have room for `width`."""
+        self.positions += 1
+        self.length += 1
+        if self._mask is None:
+            return
+        if self._mask.shape[3] != width:
+            ends = self.positions.cpu().numpy()
+            self._mask = _mask(ends[:, None, None, None], width, self._mask.dtype, self._mask.device)
+            self._newest = self.rows * width + self.positions
+            return
+        self._newest += 1
+        self._mask.view(-1).index_fill_(0, self._newest, 0.0)
+
+    def layout(self) -> Ragged:
+        mask = None if self._mask is None else self._mask[..., : self.length]
+        return Ragged(self.rows.shape[0], self.length, mask, [])
 
 
 def _several(counts: Numbers | None) -> tuple[Numbers, Numbers]:
@@ -151,6 +176,12 @@ def _several(counts: Numbers | None) -> tuple[Numbers, Numbers]:
         return NONE, NONE
     of = np.flatnonzero(counts > 1)
     return of, counts[of] - 1
+
+
+def _mask(last: Numbers, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What is added to scores so that each query sees the keys up to its own place."""
+    hidden = torch.from_numpy(np.arange(keys) > last).to(device)
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
 def _ranges(starts: Numbers, sizes: Numbers) -> Numbers:

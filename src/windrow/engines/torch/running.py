@@ -88,6 +88,7 @@ class Running:
     def outdate(self) -> None:
         """The weights are others now: mark what is in the store, or forget it."""
         slots = self._slots
+        self._crew = None
         if self._settings.keep_kv:
             for slot in self._store.broken():
                 slots.forget_cache(slot)
@@ -98,42 +99,51 @@ class Running:
 
     def forget(self) -> None:
         """Give up the whole store; whatever runs is computed again."""
+        self._crew = None
         self._slots.forget_store()
         self._store.clear()
 
     def step(self) -> None:
         """Feed every slot, and sample for those whose last token went in."""
-        slots, rows = self._slots, self._slots.busy
-        done, known = slots.done[:rows], slots.known[:rows]
-        pending = known - done
-        if pending.max() > 1:
-            self._step_prompts(done, known, pending)
-            return
-        self.counters.prefill_tokens += rows - int(np.count_nonzero(known > slots.prompt[:rows]))
         self.counters.steps += 1
+        slots, crew = self._slots, self._crew
+        if crew is not None and crew.shift == slots.shift and crew.said is not None:
+            slots.done[crew.where] += 1
+            self._sample(crew, self._forward.again(crew.said))
+            return
+        done, known = slots.done[: slots.busy], slots.known[: slots.busy]
+        pending = known - done
+        own = (known > slots.prompt[: slots.busy]) & (pending == 1)
+        if pending.max() > 1:
+            fed = self._step_prompts(pending)
+        else:
+            fed = slots.busy
+            self._step_last()
+        self.counters.prefill_tokens += fed - int(np.count_nonzero(own))
+
+    def _step_last(self) -> None:
+        """One token of every slot."""
+        slots = self._slots
+        done = slots.done[: slots.busy]
         logits = self._forward.run(slots.tokens, done)
         done += 1
-        self._sample(self._whole_crew(), logits)
+        if self._crew is None or self._crew.shift != slots.shift:
+            self._crew = Crew(slots, None, self._sampling_device)
+        self._sample(self._crew, logits)
 
-    def _step_prompts(self, done: Numbers, known: Numbers, pending: Numbers) -> None:
-        """The same when some slots have more to feed than their last token."""
-        slots = self._slots
+    def _step_prompts(self, pending: Numbers) -> int:
+        """The same when some slots have more to feed than their last token; says how many tokens that were."""
+        slots, rows = self._slots, pending.size
+        self._crew = None
         counts = self._shares(pending)
-        own = np.count_nonzero((known > slots.prompt[: done.size]) & (known - done == 1))
-        self.counters.prefill_tokens += int(counts.sum() - own)
-        self.counters.steps += 1
+        done = slots.done[:rows]
         logits = self._forward.run(slots.tokens, done, counts)
         done += counts
-        ready = np.flatnonzero(done == known)
+        ready = np.flatnonzero(done == slots.known[:rows])
         if ready.size:
             of_ready = torch.from_numpy(ready).to(logits.device)
             self._sample(Crew(slots, ready, self._sampling_device), logits[of_ready])
-
-    def _whole_crew(self) -> Crew:
-        """All running slots."""
-        if self._crew is None or self._crew.shift != self._slots.shift:
-            self._crew = Crew(self._slots, np.arange(self._slots.busy), self._sampling_device)
-        return self._crew
+        return int(counts.sum())
 
     def _shares(self, pending: Numbers) -> Numbers:
         """How many tokens of each slot go into the next forward."""
@@ -142,7 +152,8 @@ class Running:
             self._follow()
             pending = self._slots.known[: pending.size] - self._slots.done[: pending.size]
         spare = self._forward.spare(pending.size)
-        for slot in np.flatnonzero(pending > 1):
+        growing = np.flatnonzero(pending > 1)
+        for slot in growing[self._slots.used[growing].argsort()]:  # first come, first served
             turn = self._slots.turns[slot]
             if spare == 0 or turn is None or turn.follows is not None:
                 continue
@@ -177,27 +188,36 @@ class Running:
 
     def _sample(self, crew: Crew, logits: Tensor) -> None:
         """Draw one token for each slot of a crew, and end or flush whoever is due."""
-        slots, rows = self._slots, crew.rows
-        known = slots.known[rows]
+        slots, where = self._slots, crew.where
+        known = slots.known[where]
         drawn = draw(logits.to(self._sampling_device), crew.rules(known))
+        crew.said = None if self._settings.deterministic else drawn.tokens
         tokens, logprobs = drawn.tokens.cpu().numpy(), drawn.logprobs.cpu().numpy()
-        slots.tokens[rows, known] = tokens
-        slots.logprobs[rows, known] = logprobs
-        whole = np.isfinite(logprobs)
-        failed = {} if whole.all() else {self._at(slot): self._no_numbers(slot) for slot in rows[~whole]}
-        known += whole
-        slots.known[rows] = known
-        self.counters.sampled_tokens += int(np.count_nonzero(whole))
+        slots.tokens[crew.rows, known] = tokens
+        slots.logprobs[crew.rows, known] = logprobs
+        slots.known[where] = known + 1
+        self.counters.sampled_tokens += tokens.size
         stopped = (crew.stops == tokens[:, None]).any(1)
+        crew.quiet -= 1
+        if crew.quiet < 0 or crew.any_spells or stopped.any() or not np.isfinite(logprobs).all():
+            self._settle(crew, stopped, np.isfinite(logprobs))
+
+    def _settle(self, crew: Crew, stopped: np.ndarray, whole: np.ndarray) -> None:
+        """Somebody is due: to end, to fail, or to hand over a chunk."""
+        slots, rows, where = self._slots, crew.rows, crew.where
+        slots.known[rows[~whole]] -= 1
+        failed = {self._at(slot): self._no_numbers(slot) for slot in rows[~whole]}
+        self.counters.sampled_tokens -= len(failed)
         if crew.any_spells:
             failed |= self._read(crew, stopped)
-        ended = stopped | (known >= crew.limit)
-        due = (known - slots.sent[rows] >= self._settings.stream_every) & ~ended
-        if due.any():
-            self.flush(rows[due])
-        if ended.any() or failed:
-            ends = {self._at(slot): bool(stop) for slot, stop in zip(rows[ended], stopped[ended], strict=True)}
-            self._part(ends, failed)
+        left, new = crew.limit - slots.known[where], slots.known[where] - slots.sent[where]
+        ended = (stopped | (left <= 0)) & whole
+        due = (new >= self._settings.stream_every) & ~ended
+        self.flush(rows[due])
+        new[due] = 0
+        crew.quiet = int(np.minimum(left, self._settings.stream_every - new).min()) - 1
+        ends = {self._at(slot): bool(stop) for slot, stop in zip(rows[ended], stopped[ended], strict=True)}
+        self._part(ends, failed)
 
     def _read(self, crew: Crew, stopped: np.ndarray) -> dict[Turn, EngineError]:
         """Set `stopped` where a stop text is complete; what the codec cannot read is that request's failure."""

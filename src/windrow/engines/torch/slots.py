@@ -29,7 +29,7 @@ ROW = np.dtype(
         ("sent", np.int64),  # how many of them the client has
         ("limit", np.int64),  # it ends when it knows so many
         ("stale", np.int64),  # the first so many in the store are of older weights
-        ("used", np.int64),  # when it was last in use
+        ("used", np.int64),  # when it came or, if it is idle, when it left
         ("seed", np.uint64),
         ("temperature", np.float64),  # 1 if greedy
         ("greedy", np.bool_),
@@ -118,6 +118,8 @@ class Slots:
         self.stale[target] = min(int(self.stale[target]), shared)
         self.done[target] = shared
         self._write(target, turn, limit)
+        self._clock += 1
+        self.used[target] = self._clock
         self._swap(target, self.busy)
         turn.slot = self.busy
         self.turns[turn.slot] = turn
