@@ -65,7 +65,7 @@ def test_a_run_whose_attempts_all_fail_says_why(windrow: Windrow):
     said = windrow("rollout", SCRIPTED, *SMALL, "rollout.sequence_length=4")
     assert said.code == 1
     assert "begins with" in said.err
-    assert "max_tokens is 4" in said.err
+    assert "sequence_length is 4" in said.err
 
 
 def test_explain_knows_the_settings_of_a_rollout(windrow: Windrow):

@@ -1,11 +1,12 @@
 """The constructor, sentence by sentence."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.rollout.kit import Rig, played
 
-from windrow import DataProto, EnvManagerConfig, RolloutConfig, RolloutScheduler
+from windrow import DataProto, EnvManagerConfig, RolloutConfig, RolloutScheduler, Sampling
 from windrow.errors import ConfigError
 
 
@@ -58,9 +59,30 @@ async def test_a_refused_scheduler_leaves_no_trace():
     rig = Rig(mode="val")
     with pytest.raises(ConfigError, match="batch_size must be a multiple of group_size"):
         RolloutScheduler(
-            RolloutConfig(rollout_batch_size=7), EnvManagerConfig(group_size=2), rig.devices, rig.cluster, "train"
+            RolloutConfig(rollout_batch_size=7, breaker_share=1.0),
+            EnvManagerConfig(group_size=2),
+            rig.devices,
+            rig.cluster,
+            "train",
         )
     assert len(await rig.full(0, of=rig.join("train"))) == 8
+
+
+@played
+async def test_what_holds_for_the_whole_cluster_must_be_said_the_same_way_twice():
+    rig = Rig()
+    with pytest.raises(ConfigError, match=r"stall_after_s holds for all schedulers of a cluster, got 300\.0 and 9\.0"):
+        RolloutScheduler(
+            RolloutConfig(stall_after_s=9.0, breaker_share=1.0), EnvManagerConfig(), rig.devices, rig.cluster, "val"
+        )
+
+
+@pytest.mark.parametrize("wrong", [{"num_workers": 0}, {"sampling": Sampling(temperature=-1.0)}, {"step_timeout_s": 0}])
+@played
+async def test_settings_made_in_python_are_checked_too(wrong: dict[str, Any]):
+    rig = Rig()
+    with pytest.raises(ConfigError, match="env_manager_config: "):
+        RolloutScheduler(RolloutConfig(), EnvManagerConfig(**wrong), rig.devices, rig.cluster, "val")
 
 
 @played

@@ -115,7 +115,7 @@ def test_a_worker_asks_for_something(most: int):
 def shelf(groups: int = 2) -> Shelf:
     made = Shelf()
     for group in range(groups):
-        made.open(group, Task(ordinal=group))
+        made.open(group, Task(ordinal=group), "train")
         for index in range(2):
             played = trajectory(group, index)
             made.put(played.attempt, played)

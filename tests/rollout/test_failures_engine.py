@@ -145,7 +145,9 @@ async def test_a_prompt_longer_than_the_context_is_the_tasks_fault_and_the_run_g
     assert len(batch) == 8
     (letter,) = rig.machine.dead_letters
     assert (letter.ordinal, letter.failures) == (1, 1)
-    assert "begins with 501 tokens; context is 200: shorten the first observation, or raise it" in letter.why
+    assert (
+        "begins with 501 tokens; the model's context is 200: shorten the first observation, or raise it" in letter.why
+    )
 
 
 @played
@@ -153,7 +155,7 @@ async def test_a_prompt_longer_than_the_rows_is_the_tasks_fault_too():
     rig = Rig(env=Wordy, tasks=5, config={"sequence_length": 100})
     batch = await rig.full(0, -1)
     assert len(batch) == 8
-    assert "max_tokens is 100" in rig.machine.dead_letters[0].why
+    assert "sequence_length is 100" in rig.machine.dead_letters[0].why
 
 
 # engines that die

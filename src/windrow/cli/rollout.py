@@ -58,19 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    from windrow.rollout.assembly import RolloutFile
-
-    file = load(args.config, args.overrides, RolloutFile).value
-    return asyncio.run(_collect(file, out))
-
-
-async def _collect(file: "RolloutFile", out: Output) -> int:
-    from windrow.rollout.assembly import make_cluster
+    from windrow.rollout.assembly import RolloutFile, make_cluster
     from windrow.rollout.scheduler import RolloutScheduler
 
+    file = load(args.config, args.overrides, RolloutFile).value
     cluster = make_cluster(file)
     config = file.rollout
     scheduler = RolloutScheduler(config, config.train_env_manager, cluster.resource_manager, cluster, "train")
+    out.say(f"{len(cluster.workers)} engines")  # models are made here, where Ctrl-C is heard at once
+    return asyncio.run(_collect(scheduler, file, out))
+
+
+async def _collect(scheduler: "RolloutScheduler", file: "RolloutFile", out: Output) -> int:
     collected = Collected()
     code = 0
     try:

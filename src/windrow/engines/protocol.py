@@ -38,6 +38,8 @@ class Traits(Value, frozen=True, kw_only=True):
     context_tokens: int
     """Longest prompt and response together."""
     devices: tuple[int, ...] = ()
+    vocabulary: int = 0
+    """Tokens that it may answer with are below this; 0 if it does not know."""
     can_train: bool = True
     """Token ids and log-probabilities of everything sampled come back, so its trajectories can be trained on."""
     can_freeze: bool = True

@@ -84,6 +84,7 @@ class ScriptedEngine:
             capacity=self.settings.capacity,
             context_tokens=self.settings.context_tokens,
             devices=self._devices,
+            vocabulary=self.settings.vocabulary if self._script == self.by_seed else 0,
             deterministic=True,
         )
 

@@ -132,11 +132,28 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.train_env_manager if mode == "train" else self.val_env_manager
 
 
-def machine_settings(config: RolloutConfig, envs: dict[Mode, EnvManagerConfig]) -> Settings:
-    """What the machine is told."""
+SHARED = (
+    "suspend_timeout_s", "load_timeout_s", "episode_timeout_s", "stall_after_s", "env_retries", "engine_retries",
+    "retry_after_s", "breaker_share",
+)  # fmt: skip
+"""Settings that the schedulers of one cluster have in common."""
+
+
+def check_shared(one: RolloutConfig, other: RolloutConfig) -> None:
+    """Refuse two configurations for one cluster that contradict each other."""
+    for name in SHARED:
+        values = getattr(one, name), getattr(other, name)
+        if values[0] != values[1]:
+            raise ConfigError(
+                f"{name} holds for all schedulers of a cluster, got {values[0]} and {values[1]}; give both the same"
+            )
+
+
+def machine_settings(config: RolloutConfig, val_config: RolloutConfig, envs: dict[Mode, EnvManagerConfig]) -> Settings:
+    """What the machine is told; what is common to both modes is the same in both configurations."""
     return Settings(
         train=_training(config, envs["train"]),
-        val=_validation(config, envs["val"]),
+        val=_validation(val_config, envs["val"]),
         lease_s=config.episode_timeout_s,
         env_retries=config.env_retries,
         engine_retries=config.engine_retries,
@@ -167,5 +184,6 @@ def _validation(config: RolloutConfig, env: EnvManagerConfig) -> ModeSettings:
         batch_size=-(-config.val_batch_size // size) * size,
         spares=env.group_size_redundancy,
         filter="external" if callable(env.filter) else env.filter,
+        max_filter_rounds=env.max_filter_rounds,
         tags={tag: share.weight for tag, share in env.tags.items()},
     )

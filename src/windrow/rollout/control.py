@@ -37,7 +37,7 @@ class Control:
         """Returns when nothing generates any more."""
         began = _now()
         self._queue.tell(SuspendWanted(CALLER, how))
-        await self._fleet.quiet()
+        await self._fleet.quiet(how)
         self._queue.meter.observe("engine/suspend_s", [_now() - began])
 
     async def resume(self) -> None:
@@ -55,6 +55,7 @@ class Control:
         """Bring every engine to new weights; they serve when they have confirmed version and checksum."""
         queue = self._queue
         began = _now()
+        lost_before = set(self._fleet.lost)
         async with self._updating, self._held(WEIGHTS, how):
             if version <= queue.machine.version:
                 raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
@@ -69,6 +70,7 @@ class Control:
         return {
             "version": version,
             "checksum": self._fleet.checksums.get(version, ""),
+            "lost": [name for name in self._fleet.lost if name not in lost_before],
             "update_duration_ms": 1000 * seconds,
             "suspend_duration_ms": 1000 * held_s,
         }
@@ -138,7 +140,7 @@ class Control:
         """Nothing generates inside."""
         self._queue.tell(SuspendWanted(holder, how))
         try:
-            await self._fleet.quiet()
+            await self._fleet.quiet(how)
             yield
         finally:
             self._queue.tell(ResumeWanted(holder))

@@ -145,7 +145,7 @@ class Dispatch:
             if self.is_closed:
                 return
             group = self.machine.next_group
-            self.shelf.open(group, task)
+            self.shelf.open(group, task, command.mode)
             kind = f"{command.mode}/{command.tag}"
             self._tell(TaskArrived(command.mode, task.ordinal, command.tag, kind, task.name))
         if len(tasks) < command.count and not self.is_closed:

@@ -16,7 +16,7 @@ import numpy as np
 
 from windrow.envs.protocol import Env, Observation, Rewritten, Step
 from windrow.envs.shipped import EnvFactory
-from windrow.errors import ConfigError, EnvError, PromptTooLong, blame
+from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, blame
 from windrow.requests import Sampling, Tokens
 from windrow.rollout.orders import Lease
 from windrow.rollout.router import Answer, Ask, Route
@@ -102,7 +102,8 @@ class Episode:
             answer = await self.route.generate(self._question())
             span = self._hear(answer)
             stepped_at = self._enter("environment steps")
-            action = self._settings.codec.decode(answer.token_ids)
+            with blame(EngineError, self.lease.attempt, "turn", len(self.turns), "cannot be decoded"):
+                action = self._settings.codec.decode(answer.token_ids)
             said = await self._ask_env("step", partial(_step, env, action))
             step = self._checked(said)
             self.turns.append(self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at))
@@ -123,6 +124,8 @@ class Episode:
                     if is_stray():
                         raise EnvError(f"{self._who} {what} {len(self.turns)} was cancelled from inside") from None
                     raise
+                except SystemExit as error:  # one episode does not end the program
+                    raise EnvError(f"{self._who} {what} {len(self.turns)} called sys.exit({error.code!r})") from None
 
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""
@@ -145,11 +148,18 @@ class Episode:
         if length < self._settings.limit_tokens:
             return None
         if not self.turns:
+            whose = "the model's context" if self._settings.limit_is == "context" else "sequence_length"
             raise PromptTooLong(
-                f"{self.lease.attempt} begins with {length} tokens; {self._settings.limit_is} is "
-                f"{self._settings.limit_tokens}: shorten the first observation, or raise it"
+                f"{self.lease.attempt} begins with {length} tokens; {whose} is {self._settings.limit_tokens}: "
+                f"shorten the first observation, or raise it"
             )
+        self._unsee()
         return self._settings.limit_is
+
+    def _unsee(self) -> None:
+        """Forget an observation that nobody will answer: it may be far longer than any model's context."""
+        if not self._chains[-1].forget_last():
+            self._chains.pop()
 
     def _question(self) -> Ask:
         settings = self._settings
@@ -255,6 +265,15 @@ class _Growing:
         self.last_answer = answer.token_ids
         self._append(answer.token_ids, answer.logprobs, answer.segments)
         return begin, self.length
+
+    def forget_last(self) -> bool:
+        """Take away what was added last; false if nothing would be left."""
+        if len(self._tokens) < 2:
+            return False
+        self.length -= len(self._tokens.pop())
+        self._logprobs.pop()
+        self.segments.pop()
+        return True
 
     def token_ids(self) -> Tokens:
         return np.concatenate(self._tokens)  # never none: an empty history is refused

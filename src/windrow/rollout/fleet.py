@@ -26,7 +26,7 @@ from windrow.core.events import (
 from windrow.engines.protocol import Acknowledgement, Engine
 from windrow.errors import EngineError, Refused, WindrowError, blame
 from windrow.rollout.supervision import Crew
-from windrow.types import Record, Value
+from windrow.types import How, Record, Value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,9 +133,9 @@ class Fleet:
         self.checksums = {known: sum_ for known, sum_ in self.checksums.items() if known >= before.version}
         return before
 
-    async def quiet(self) -> None:
+    async def quiet(self, how: How) -> None:
         """Wait until no engine that was told to be quiet generates any more; one that does not obey is lost."""
-        limit_s = self._patience.suspend_s + INTERRUPT_S
+        limit_s = self._patience.suspend_s + (INTERRUPT_S if how == "drain" else 0.0)
         try:
             async with asyncio.timeout(limit_s):
                 for hand in [*self._hands.values()]:

@@ -40,7 +40,7 @@ from windrow.rollout.shelf import Shelf
 from windrow.rollout.summary import LedgerReader
 from windrow.rollout.supervision import Crew, first_of
 from windrow.sources.protocol import TaskSource
-from windrow.types import Mode, Value
+from windrow.types import MODES, AttemptId, Failed, Mode, Value
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class GroupQueueManager:
             raise ConfigError("a queue needs at least one engine, got none")
         self.options = options or QueueOptions()
         self.machine = Machine(settings)
-        self.meter = Meter()
+        self.meter = Meter()  # of the engines
+        self._meters: dict[Mode, Meter] = {mode: Meter() for mode in MODES}
         self._stalled: dict[str, str] = {}  # what each consumer that has waited long waits for
         self.steps_are_versions = True  # nobody has told us of new weights, so the step counts as the version
         self.crew = Crew("group queue", self._fail_all)
@@ -287,10 +288,11 @@ class GroupQueueManager:
         """What those wait for who have waited long; empty if nobody has."""
         return "; ".join(self._stalled.values())
 
-    def metrics(self) -> dict[str, float]:
-        """Everything measured since the last look."""
-        self._reader.note(self.meter, self.machine.ledgers)
-        return self.meter.look()
+    def metrics(self, mode: Mode = "train") -> dict[str, float]:
+        """Everything measured of a mode, and of the engines, since the last look at them."""
+        meter = self._meters[mode]
+        self._reader.note(meter, mode, self.machine.ledgers[mode])
+        return {**self.meter.look(), **meter.look()}
 
     # events in
 
@@ -319,8 +321,7 @@ class GroupQueueManager:
                 if is_new and self.machine.late > late:
                     self._dispatch.shelf.discard(attempt)
             case Broken(attempt=attempt, outcome=failed):
-                log.warning("attempt failed", extra={"attempt": str(attempt), "blame": failed.blame, "why": failed.why})
-                self.meter.count("attempt/failed_total", part=failed.blame)
+                self._note_failure(attempt, failed)
                 self.tell(AttemptEnded(attempt, failed))
             case EngineGone(engine=engine, why=why):
                 self.fleet.lose(engine, why)
@@ -362,6 +363,12 @@ class GroupQueueManager:
             self.tell(TimePassed())
         except Exception as error:  # noqa: BLE001 -- nobody awaits an alarm, so whatever it is, the crew is told
             self.crew.fail(error)
+
+    def _note_failure(self, attempt: AttemptId, failed: Failed) -> None:
+        log.warning("attempt failed", extra={"attempt": str(attempt), "blame": failed.blame, "why": failed.why})
+        mode = self._dispatch.shelf.mode(attempt.group)
+        if mode is not None:
+            self._meters[mode].count("attempt/failed_total", part=failed.blame)
 
     # endings
 

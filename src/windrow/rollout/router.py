@@ -23,6 +23,8 @@ MOVE_GRACE_S = 5.0
 
 
 AT_ONCE_S = 1e-3
+ROUNDING = 1e-3
+"""A log-probability may exceed 0 by so much."""
 IN_VAIN = 100
 """Interruptions in a row, at once and without a token, after which an engine does not do its work."""
 
@@ -202,7 +204,10 @@ class _Heard:
 
     def _check(self, chunk: Chunk, request: Request, engine: Engine) -> None:
         who = f"engine {engine.name} answered {request.id}"
-        count = len(chunk.token_ids)
+        ids = chunk.token_ids
+        if ids.ndim != 1 or ids.dtype.kind != "i":
+            raise EngineError(f"{who} with token ids of type {ids.dtype} in {ids.ndim} dimensions")
+        count = len(ids)
         most = request.sampling.max_tokens
         if self.finish is not None:
             raise EngineError(f"{who} further, after it had said that it was over ({self.finish})")
@@ -210,7 +215,10 @@ class _Heard:
             raise EngineError(f"{who} with {self.tokens + count} tokens, at most {most} were asked for")
         if len(chunk.logprobs) != count:
             raise EngineError(f"{who} with {count} tokens and {len(chunk.logprobs)} log-probabilities")
-        if engine.traits.can_train and not np.isfinite(chunk.logprobs).all():
-            raise EngineError(f"{who} with a log-probability that is not a number")
+        traits = engine.traits
+        if count and (ids.min() < 0 or (traits.vocabulary and ids.max() >= traits.vocabulary)):
+            raise EngineError(f"{who} with token ids from {ids.min()} to {ids.max()}; there are {traits.vocabulary}")
+        if traits.can_train and count and not (np.isfinite(chunk.logprobs).all() and chunk.logprobs.max() <= ROUNDING):
+            raise EngineError(f"{who} with a log-probability that is not a number of 0 or less")
         if chunk.version < 0:
             raise EngineError(f"{who} with version {chunk.version}; versions begin at 0")

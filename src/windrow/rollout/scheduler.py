@@ -182,7 +182,7 @@ class RolloutScheduler:
         if self._queue is None:
             return {}
         note_state(self._meter, self._queue.status())
-        return {**self._queue.metrics(), **self._meter.look()}
+        return {**self._queue.metrics(self.mode), **self._meter.look()}
 
     def status(self) -> RolloutStatus:
         """Who is in flight, on which engine, in which stage, since when, waiting for what."""

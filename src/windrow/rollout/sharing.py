@@ -11,7 +11,7 @@ from windrow.cluster.local import Cluster, EngineConfig
 from windrow.core.settings import Settings
 from windrow.engines.protocol import Engine
 from windrow.errors import ConfigError
-from windrow.rollout.config import EnvManagerConfig, RolloutConfig, machine_settings
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig, check_shared, machine_settings
 from windrow.rollout.control import Control
 from windrow.rollout.dispatch import GroupFilter
 from windrow.rollout.fleet import Patience
@@ -106,10 +106,12 @@ def commons_of(cluster: InferCluster) -> Commons:
 
 def _settings(tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]]) -> Settings:
     """The machine's settings: of those who are here, and for the others what their configuration says."""
-    any_config = next(iter(tenants.values()))[0]
-    config = tenants["train"][0] if "train" in tenants else any_config
-    envs = {mode: tenants[mode][1] if mode in tenants else config.env_manager(mode) for mode in MODES}
-    return machine_settings(config, envs)
+    configs = [config for config, _ in tenants.values()]
+    train = tenants["train"][0] if "train" in tenants else configs[0]
+    val = tenants["val"][0] if "val" in tenants else configs[0]
+    check_shared(train, val)
+    envs = {mode: tenants[mode][1] if mode in tenants else configs[0].env_manager(mode) for mode in MODES}
+    return machine_settings(train, val, envs)
 
 
 def _filter(env: EnvManagerConfig) -> GroupFilter | None:

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 
 from windrow.errors import InternalError
 from windrow.trajectory import Task, Trajectory
-from windrow.types import AttemptId, Record
+from windrow.types import AttemptId, Mode, Record
 
 
 class Folder(Record, gc=True):
     """One group; what stands in it is never changed, only added or thrown away."""
 
     task: Task
+    mode: Mode
     trajectories: dict[AttemptId, Trajectory] = {}
 
 
@@ -28,16 +29,21 @@ class Shelf:
     def copy(self) -> "Shelf":
         """The same trajectories on another shelf."""
         other = Shelf()
-        other._folders = {group: Folder(f.task, dict(f.trajectories)) for group, f in self._folders.items()}
+        other._folders = {group: Folder(f.task, f.mode, dict(f.trajectories)) for group, f in self._folders.items()}
         other._batches = dict(self._batches)
         return other
 
     def __len__(self) -> int:
         return len(self._folders)
 
-    def open(self, group: int, task: Task) -> None:
+    def open(self, group: int, task: Task, mode: Mode) -> None:
         """A group of this task may begin."""
-        self._folders[group] = Folder(task)
+        self._folders[group] = Folder(task, mode)
+
+    def mode(self, group: int) -> Mode | None:
+        """What a group is for; None if it is over."""
+        folder = self._folders.get(group)
+        return None if folder is None else folder.mode
 
     def task(self, group: int) -> Task:
         return self._folder(group).task

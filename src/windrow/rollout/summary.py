@@ -58,15 +58,14 @@ class LedgerReader:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str], int] = {}
 
-    def note(self, meter: Meter, ledgers: dict[Mode, Ledger]) -> None:
+    def note(self, meter: Meter, mode: Mode, ledger: Ledger) -> None:
         """Measure what was thrown away since the last time."""
-        for mode, ledger in ledgers.items():
-            for why, count in ledger.attempts.dropped.items():
-                self._add(meter, "attempt/dropped_total", mode, why, count)
-            for why, count in ledger.groups.dropped.items():
-                self._add(meter, "group/dropped_total", mode, why, count)
-            for cause, waste in ledger.waste.items():
-                self._add(meter, "attempt/wasted_tokens_total", mode, cause, waste.tokens)
+        for why, count in ledger.attempts.dropped.items():
+            self._add(meter, "attempt/dropped_total", mode, why, count)
+        for why, count in ledger.groups.dropped.items():
+            self._add(meter, "group/dropped_total", mode, why, count)
+        for cause, waste in ledger.waste.items():
+            self._add(meter, "attempt/wasted_tokens_total", mode, cause, waste.tokens)
 
     def _add(self, meter: Meter, name: str, mode: Mode, part: str, total: int) -> None:
         key = (name, mode, part)

@@ -260,7 +260,7 @@ async def test_the_thread_is_there_from_start_to_close():
     assert isinstance(engine, Engine)
     assert not engine_threads()
     await engine.start()
-    assert [thread.daemon for thread in engine_threads()] == [False]
+    assert [thread.daemon for thread in engine_threads()] == [True]
     async with asyncio.TaskGroup() as group:
         many = [ask(group, engine, request(n, max_tokens=240)) for n in range(12)]
         await begun(many[0])

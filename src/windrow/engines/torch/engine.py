@@ -77,6 +77,7 @@ class TorchEngine:
             capacity=self.settings.capacity,
             context_tokens=self._limits.context_tokens,
             devices=self._devices,
+            vocabulary=self._limits.vocabulary,
             deterministic=self.settings.deterministic,
         )
 

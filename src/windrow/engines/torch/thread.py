@@ -9,6 +9,7 @@ waits for     an order, if there is nothing to sample
 unblocked by  `give`, `end`
 """
 
+import atexit
 import logging
 import threading
 from collections import deque
@@ -21,6 +22,9 @@ from windrow.engines.torch.letters import Outbox
 from windrow.errors import EngineLost
 
 log = logging.getLogger(__name__)
+
+EXIT_GRACE_S = 10.0
+"""Longest wait for the forward that is running when Python exits and nobody closed the engine."""
 
 
 class Order:
@@ -46,13 +50,14 @@ class Worker:
         self._orders: deque[Order] = deque()  # all and only orders that were not begun
         self._ending = False
         self._farewells: list[Callable[[], None]] = []  # whoever waits for the end
-        self._thread = threading.Thread(target=self._run, name=f"torch engine {name}", daemon=False)
+        self._thread = threading.Thread(target=self._run, name=f"torch engine {name}", daemon=True)
 
     @property
     def started(self) -> bool:
         return self._thread.ident is not None
 
     def start(self) -> None:
+        atexit.register(self._end_with_python)
         self._thread.start()
 
     def give(self, order: Order) -> None:
@@ -82,6 +87,11 @@ class Worker:
         """Wait for a thread that has said farewell; it has nothing left to do."""
         if self.started:
             self._thread.join()
+
+    def _end_with_python(self) -> None:
+        """Nobody closed the engine and Python exits: leave the model in peace, if it does not take too long."""
+        self.end()
+        self._thread.join(EXIT_GRACE_S)
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -130,3 +140,4 @@ class Worker:
             while self._farewells:
                 self._farewells.pop()()
             self.outbox.send()
+            atexit.unregister(self._end_with_python)
