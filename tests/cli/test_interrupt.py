@@ -99,3 +99,14 @@ def test_a_comparison_that_has_only_begun_says_so_in_one_line(redraws: int, fold
     assert "windrow: interrupted" in said.err
     assert "Traceback" not in said.err
     assert files(folder) == []
+
+
+@pytest.mark.parametrize("config", ["scripted", "guess"])
+def test_a_rollout_tells_what_there_is_and_its_books_balance(config: str, folder: Path):
+    argv = ("rollout", f"examples/rollout/{config}.yaml", "batches=100000", "rollout.rollout_batch_size=64", "--json")
+    said = interrupted(folder, argv, at="64 trajectories")
+    assert said.code == 130
+    assert said.result["batches"] > 0
+    assert said.result["ledger"]["train"]["attempts"]["alive"] == 0
+    assert "stopped early" in said.err
+    assert "Traceback" not in said.err
