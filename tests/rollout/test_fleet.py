@@ -1,10 +1,14 @@
 """Engines agree about the weights they serve, or do not serve."""
 
+import asyncio
+
 import pytest
-from tests.rollout.kit import Rig, played
+from tests.rollout.kit import Rig, later, played
+from tests.rollout.toys import Watched, talk
 
 from windrow.engines.protocol import Acknowledgement
 from windrow.errors import EngineError, Refused
+from windrow.types import How
 
 
 @played
@@ -98,3 +102,29 @@ async def test_a_cluster_can_be_used_again_after_the_last_scheduler_left():
     again = rig.join("train")
     assert len(await rig.full(0, of=again)) == 8
     await again.shutdown()
+
+
+class SlowToHush(Watched):
+    """Takes a while until its gate is closed."""
+
+    async def suspend(self, how: How) -> None:
+        await later(1)
+        await super().suspend(how)
+
+
+@played
+async def test_an_engine_that_comes_back_during_a_suspension_is_quiet_before_anything_is_sent_there():
+    rig = Rig(engines=2, engine_class=SlowToHush, engine={"restore_s": 5.0}, script=talk(200, 300), num_env_groups=8)
+    waiting = asyncio.ensure_future(rig.batch(0))
+    await later(1)
+    await rig.scheduler.shrink_sampler([1])
+    coming = asyncio.ensure_future(rig.scheduler.expand_sampler([1]))
+    await later(1)
+    await rig.scheduler.suspend()
+    sampled = rig.sampled
+    await coming
+    await later(20)
+    assert [engine.state for engine in rig.machine.status().engines] == ["serving", "serving"]
+    assert rig.sampled == sampled
+    await rig.scheduler.resume()
+    assert await waiting is not None
