@@ -47,6 +47,8 @@ FEW, MANY = 1, 9
 WIDTH = 512
 """What the alternative pads a trajectory to."""
 ROUNDS = 3
+HUNDRED = [1] * 100
+"""What an engine says where its own time shall not count."""
 CODEC = ByteCodec()
 SAMPLING = Sampling(max_tokens=8)
 
@@ -74,17 +76,20 @@ def run(say: Say) -> list[Result]:
     works = [_measured(play, turns) for play in plays for turns in (FEW, MANY)]
     seconds = alternate(ROUNDS, *works)
     ours, bare, central = (_Cost(seconds[2 * place], seconds[2 * place + 1]) for place in range(3))
-    say(f"floor, without any scheduling: {bare.turn_us:.0f} μs per turn, {bare.trajectory_us:.0f} μs per trajectory")
+    say(f"without any scheduling: {bare.turn_us:.0f} μs per turn, {bare.few_us:.0f} μs per episode of one turn")
+    say(f"central router and padded queue: {central.turn_us:.0f} μs per turn")
     shrink_s, suspend_s, drain_s = alternate(ROUNDS, *(_timed(change) for change in (_shrink, _suspend, _drain)))
     return [
-        compared("overhead per turn: ours / central router", ours.turn_us - bare.turn_us,
-                 central.turn_us - bare.turn_us, "μs"),
-        compared("overhead per trajectory: ours / padded queue", ours.trajectory_us - bare.trajectory_us,
-                 central.trajectory_us - bare.trajectory_us, "μs"),
-        compared("whole episode of 9 turns: ours / central", ours.many_us, central.many_us, "μs"),
-        compared("whole episode of 9 turns: ours / no scheduling at all", ours.many_us, bare.many_us, "μs"),
-        compared("suspend with 1,000 in flight / let them end", 1000 * suspend_s, 1000 * drain_s, "ms"),
-        compared("shrink by 1 of 4 engines with 1,000 in flight / let them end", 1000 * shrink_s, 1000 * drain_s, "ms"),
+        compared("scheduling per turn (alternative: the turn itself, without any scheduling)",
+                 ours.turn_us - bare.turn_us, bare.turn_us, "μs"),
+        compared("scheduling per trajectory of one turn (alternative: the episode itself, without any)",
+                 ours.few_us - bare.few_us, bare.few_us, "μs"),
+        compared("a whole turn (alternative: central router)", ours.turn_us, central.turn_us, "μs"),
+        compared("a whole episode of one turn (alternative: central router, padded queue)",
+                 ours.few_us, central.few_us, "μs"),
+        compared("suspend with 1,000 in flight (alternative: let them end)", 1000 * suspend_s, 1000 * drain_s, "ms"),
+        compared("shrink by 1 of 4 engines with 1,000 in flight (alternative: let them end)",
+                 1000 * shrink_s, 1000 * drain_s, "ms"),
     ]  # fmt: skip
 
 
@@ -96,9 +101,8 @@ class _Cost:
 
     def __init__(self, few_s: float, many_s: float) -> None:
         trajectories = EPISODES * BATCHES
-        few_us, self.many_us = few_s / trajectories * 1e6, many_s / trajectories * 1e6
-        self.turn_us = (self.many_us - few_us) / (MANY - FEW)
-        self.trajectory_us = few_us - FEW * self.turn_us
+        self.few_us = few_s / trajectories * 1e6
+        self.turn_us = (many_s / trajectories * 1e6 - self.few_us) / (MANY - FEW)
 
 
 def _measured(play: Play, turns: int) -> Callable[[], float]:
@@ -172,7 +176,9 @@ def _timed(change: Change) -> Callable[[], float]:
 async def _time_to(change: Change) -> float:
     """Seconds that a change takes when 1,000 requests of about a second are in flight."""
     slow = ScriptedSettings(capacity=EPISODES, token_s=0.01, stream_every=200)
-    made: list[Engine] = [ScriptedEngine(f"e{rank}", slow, devices=(rank,)) for rank in range(ENGINES)]
+    made: list[Engine] = [
+        ScriptedEngine(f"e{rank}", slow, script=lambda _: HUNDRED, devices=(rank,)) for rank in range(ENGINES)
+    ]
     engines = {engine.name: engine for engine in made}
     queue = await _queue(engines, 1, Sampling(max_tokens=100))
     async with asyncio.TaskGroup() as group:

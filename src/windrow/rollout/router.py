@@ -25,6 +25,8 @@ MOVE_GRACE_S = 5.0
 AT_ONCE_S = 1e-3
 ROUNDING = 1e-3
 """A log-probability may exceed 0 by so much."""
+FIRST_NEGATIVE = 1 << 31
+"""What -1, as a number without a sign, is not below."""
 IN_VAIN = 100
 """Interruptions in a row, at once and without a token, after which an engine does not do its work."""
 
@@ -203,22 +205,29 @@ class _Heard:
         self._segments.append(Segment("policy", count, chunk.version, chunk.stale_cache))
 
     def _check(self, chunk: Chunk, request: Request, engine: Engine) -> None:
-        who = f"engine {engine.name} answered {request.id}"
-        ids = chunk.token_ids
-        if ids.ndim != 1 or ids.dtype.kind != "i":
-            raise EngineError(f"{who} with token ids of type {ids.dtype} in {ids.ndim} dimensions")
-        count = len(ids)
-        most = request.sampling.max_tokens
+        wrong = self._wrong(chunk, request, engine)
+        if wrong:
+            raise EngineError(f"engine {engine.name} answered {request.id} {wrong}")
+
+    def _wrong(self, chunk: Chunk, request: Request, engine: Engine) -> str:
+        """Why a chunk makes no sense; empty if it does. Few looks at each array: this happens at every turn."""
+        ids, logprobs = chunk.token_ids, chunk.logprobs
         if self.finish is not None:
-            raise EngineError(f"{who} further, after it had said that it was over ({self.finish})")
-        if self.tokens + count > most:
-            raise EngineError(f"{who} with {self.tokens + count} tokens, at most {most} were asked for")
-        if len(chunk.logprobs) != count:
-            raise EngineError(f"{who} with {count} tokens and {len(chunk.logprobs)} log-probabilities")
-        traits = engine.traits
-        if count and (ids.min() < 0 or (traits.vocabulary and ids.max() >= traits.vocabulary)):
-            raise EngineError(f"{who} with token ids from {ids.min()} to {ids.max()}; there are {traits.vocabulary}")
-        if traits.can_train and count and not (np.isfinite(chunk.logprobs).all() and chunk.logprobs.max() <= ROUNDING):
-            raise EngineError(f"{who} with a log-probability that is not a number of 0 or less")
+            return f"further, after it had said that it was over ({self.finish})"
+        if ids.ndim != 1 or ids.dtype != np.int32:
+            return f"with token ids of type {ids.dtype} in {ids.ndim} dimensions"
+        most = request.sampling.max_tokens
+        if self.tokens + len(ids) > most:
+            return f"with {self.tokens + len(ids)} tokens, at most {most} were asked for"
+        if len(logprobs) != len(ids):
+            return f"with {len(ids)} tokens and {len(logprobs)} log-probabilities"
         if chunk.version < 0:
-            raise EngineError(f"{who} with version {chunk.version}; versions begin at 0")
+            return f"with version {chunk.version}; versions begin at 0"
+        if not len(ids):
+            return ""
+        traits = engine.traits
+        if ids.view(np.uint32).max() >= (traits.vocabulary or FIRST_NEGATIVE):
+            return f"with token ids from {ids.min()} to {ids.max()}; there are {traits.vocabulary}"
+        if traits.can_train and not (logprobs.max() <= ROUNDING and logprobs.min() > -np.inf):  # false for no number
+            return "with a log-probability that is not a number of 0 or less"
+        return ""
