@@ -36,7 +36,7 @@ async def test_nothing_runs_yet():
 
 
 def test_it_needs_no_event_loop():
-    Rig(engines=2)
+    assert Rig(engines=2).scheduler.status().scheduling is None
 
 
 @played

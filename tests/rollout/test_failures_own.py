@@ -223,7 +223,7 @@ def test_a_stall_is_logged_again_and_again(caplog: pytest.LogCaptureFixture):
 
     with caplog.at_level(logging.WARNING, "windrow.rollout"):
         scene()
-    said = [record for record in caplog.records if record.message == "batch waits"]
+    said = [record for record in caplog.records if record.message.startswith("batch waits: 'train'")]
     assert [record.__dict__["consumer"] for record in said] == ["train", "train"]
     assert "1 incomplete with 2 attempts playing" in said[0].__dict__["why"]
 

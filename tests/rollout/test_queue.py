@@ -7,6 +7,8 @@ import pytest
 from tests.rollout.given_trajectories import trajectory
 from tests.rollout.kit import played
 
+from windrow.core.events import AnyEvent
+from windrow.core.machine import Machine
 from windrow.core.settings import ModeSettings, Settings
 from windrow.engines.scripted import ScriptedEngine
 from windrow.errors import ConfigError, Refused
@@ -261,3 +263,18 @@ async def test_a_queue_that_runs_cannot_be_restored():
     with pytest.raises(Refused, match="make a new one"):
         queue.restore(queue.snapshot())
     await queue.shutdown()
+
+
+@played
+async def test_what_is_recorded_replays_to_the_same_machine():
+    seen: list[tuple[AnyEvent, float]] = []
+    queue = queue_of(options=QueueOptions(record=lambda event, now: seen.append((event, now))))
+    await worked(queue)
+    async with asyncio.TaskGroup() as group:
+        await wanted(queue, group)
+        await queue.report([finished(lease) for lease in await leases(queue)])
+    await queue.shutdown()
+    again = Machine(queue.machine.settings)
+    for event, now in seen:
+        again.step(event, now)
+    assert again.snapshot() == queue.machine.snapshot()

@@ -107,7 +107,7 @@ class Dispatch:
             case DeliverBatch() | EndBatches() | RefuseBatch():
                 self._answer(command)
             case Halt(cause=cause):
-                log.error("run halted", extra={"why": cause})
+                log.error("run halted: %s", cause, extra={"why": cause})
             case _:
                 assert_never(command)
 

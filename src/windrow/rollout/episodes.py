@@ -88,7 +88,7 @@ class Episode:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._env.close()
         except EnvError as error:
-            log.warning("environment did not close", extra={"attempt": str(self.lease.attempt), "why": str(error)})
+            log.warning("environment did not close: %s", error, extra={"attempt": str(self.lease.attempt)})
 
     async def _take_turns(self, env: Env, on_turn: Callable[["Episode"], None]) -> Trajectory:
         self._enter("starting")

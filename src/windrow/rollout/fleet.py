@@ -161,7 +161,7 @@ class Fleet:
             self.failures[name] = EngineError(f"engine {name} was lost meanwhile: {why}")
         self._let_down(hand)
         self.lost[name] = why
-        log.error("engine lost", extra={"engine": name, "why": why})
+        log.error("engine %s lost: %s", name, why, extra={"engine": name, "why": why})
         self._tell(EngineLost(name, why))
 
     @staticmethod
@@ -335,4 +335,4 @@ class Fleet:
                 async with asyncio.timeout(self._patience.suspend_s):
                     await engine.close()
         except WindrowError as error:
-            log.warning("engine did not close", extra={"engine": engine.name, "why": str(error)})
+            log.warning("engine %s did not close: %s", engine.name, error, extra={"engine": engine.name})

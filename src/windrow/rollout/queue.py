@@ -143,7 +143,7 @@ class GroupQueueManager:
         if self._started is None:
             return
         if not await self.crew.stop(STOP_S):
-            log.error("something did not end in time", extra={"within_s": STOP_S})
+            log.error("something did not end within %g s", STOP_S, extra={"within_s": STOP_S})
         self._started.set()
         await self.fleet.close()
 
@@ -340,7 +340,7 @@ class GroupQueueManager:
         try:
             while not (await asyncio.wait({future}, timeout=self.options.stall_after_s))[0]:
                 self._stalled[consumer] = why = self.machine.why_waiting(consumer)
-                log.warning("batch waits", extra={"consumer": consumer, "why": why})
+                log.warning("batch waits: %s", why, extra={"consumer": consumer, "why": why})
             return future.result()
         finally:
             self._stalled.pop(consumer, None)
@@ -365,7 +365,8 @@ class GroupQueueManager:
             self.crew.fail(error)
 
     def _note_failure(self, attempt: AttemptId, failed: Failed) -> None:
-        log.warning("attempt failed", extra={"attempt": str(attempt), "blame": failed.blame, "why": failed.why})
+        facts = {"attempt": str(attempt), "blame": failed.blame, "why": failed.why}
+        log.warning("attempt failed: %s", failed.why, extra=facts)
         mode = self._dispatch.shelf.mode(attempt.group)
         if mode is not None:
             self._meters[mode].count("attempt/failed_total", part=failed.blame)

@@ -23,10 +23,6 @@ class Crew:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: set[asyncio.Task[None]] = set()  # all and only the tasks that end by themselves when told to
 
-    @property
-    def is_at_work(self) -> bool:
-        return self._group is not None
-
     def start(self, first: Coroutine[Any, Any, None], name: str) -> None:
         """Open the group with its first task."""
         self._loop = asyncio.get_running_loop()
