@@ -6,9 +6,10 @@ A codec may be used by several threads.
 """
 
 import copy
+import json
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,12 +24,21 @@ ASK, ANSWER = "user", "assistant"
 PLACE = "\ue000windrow\ue000"
 """Stands for an answer while a template is rendered; no text contains it."""
 
+HOW_TO_CALL = 'to use a tool write <tool_call>{"name": ..., "arguments": {...}}</tool_call>; these exist:'
+"""For models whose template says nothing of tools."""
+
 
 class Message(Value, frozen=True):
     """One message of a conversation, as chat templates know it."""
 
     role: str
     content: str
+    name: str = ""
+    """Who says it, where a template shows that: the name of a tool."""
+
+
+Tool = Mapping[str, Any]
+"""A tool as chat templates know it: `{"type": "function", "function": {"name": …, "parameters": …}}`."""
 
 
 class Codec(Protocol):
@@ -44,8 +54,8 @@ class Codec(Protocol):
         """Tokens with which the policy ends its message."""
         ...
 
-    def begin(self, messages: Sequence[Message]) -> Tokens:
-        """A conversation from its beginning up to where the policy speaks."""
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
+        """A conversation from its beginning up to where the policy speaks, and the tools that it is offered."""
         ...
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
@@ -64,7 +74,8 @@ class ByteCodec:
     vocabulary = 257
     stop_token_ids = (END,)
 
-    def begin(self, messages: Sequence[Message]) -> Tokens:
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
+        messages = [*_on_offer(tools), *messages]
         return np.frombuffer(_lines(messages).encode(), np.uint8).astype(np.int32)
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
@@ -101,11 +112,18 @@ class ChatCodec:
     def stop_token_ids(self) -> tuple[int, ...]:
         return self._stops
 
-    def begin(self, messages: Sequence[Message]) -> Tokens:
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
         with self._lock:
             if not self._has_template:
-                return self._encode(_lines(messages))
-            return self._encode(self._render([_as_dict(message) for message in messages]))
+                return self._encode(_lines([*_on_offer(tools), *messages]))
+            bare = self._render([_as_dict(message) for message in messages])
+            if not tools:
+                return self._encode(bare)
+            offered = self._render([_as_dict(message) for message in messages], tools=tools)
+            if offered == bare:  # the template knows nothing of tools
+                messages = [Message("system", _on_offer(tools)[0].content), *messages]
+                offered = self._render([_as_dict(message) for message in messages])
+            return self._encode(offered)
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
         with self._lock:
@@ -135,8 +153,10 @@ class ChatCodec:
             raise ConfigError(f"the chat template does not show what the role {ANSWER!r} said")
         return after
 
-    def _render(self, messages: list[dict[str, str]], *, go_on: bool = True) -> str:
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=go_on))
+    def _render(self, messages: list[dict[str, str]], *, go_on: bool = True, tools: Sequence[Tool] = ()) -> str:
+        offered: Any = [*map(dict, tools)] or None  # what a tool looks like is up to the template
+        said = self._tokenizer.apply_chat_template(messages, offered, tokenize=False, add_generation_prompt=go_on)
+        return str(said)
 
     def _encode(self, text: str) -> Tokens:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
@@ -157,5 +177,14 @@ def _lines(messages: Sequence[Message]) -> str:
     return "".join(f"{message.content}\n" for message in messages)
 
 
+def _on_offer(tools: Sequence[Tool]) -> list[Message]:
+    """Tools in plain words, for a model whose template has no place for them."""
+    if not tools:
+        return []
+    lines = [json.dumps(dict(tool["function"])) for tool in tools]
+    return [Message("system", "\n".join([HOW_TO_CALL, *lines]))]
+
+
 def _as_dict(message: Message) -> dict[str, str]:
-    return {"role": message.role, "content": message.content}
+    said = {"role": message.role, "content": message.content}
+    return said | {"name": message.name} if message.name else said

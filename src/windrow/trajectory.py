@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windrow.requests import FinishReason, Logprobs, Tokens
+from windrow.text import Message
 from windrow.types import AttemptId, Mode, Value
 
 Author = Literal["prompt", "policy", "environment"]
@@ -19,6 +20,10 @@ Author = Literal["prompt", "policy", "environment"]
 
 Ending = Literal["terminated", "truncated", "max_turns", "max_tokens", "context"]
 """Why an episode is over: the environment said so (two ways), or a limit was reached."""
+
+
+Split = Literal["train", "held_out"]
+"""Which part of an environment's problems a task is drawn from; no problem is in both."""
 
 
 class Task(Value, frozen=True, kw_only=True, gc=True):
@@ -32,6 +37,8 @@ class Task(Value, frozen=True, kw_only=True, gc=True):
     """The share it counts towards, and which environment plays it."""
     name: str = ""
     """Stays the same when the task comes again; empty if it never does."""
+    split: Split = "train"
+    """For environments that make their problem up from the seed."""
 
 
 class Segment(Value, frozen=True):
@@ -83,6 +90,10 @@ class Turn(Value, frozen=True, kw_only=True):
     generate_s: float = 0.0
     """Waiting included."""
     env_s: float = 0.0
+    seen: tuple[Message, ...] = ()
+    """What the policy was shown since its last response; with the first turn of a chain, from its beginning."""
+    action: str = ""
+    """What it said, as the environment got it."""
 
 
 class Trajectory(Value, frozen=True, kw_only=True, gc=True):
@@ -102,9 +113,17 @@ class Trajectory(Value, frozen=True, kw_only=True, gc=True):
     """Which sampled it, in order."""
     began_at: float = 0.0
     ended_at: float = 0.0
+    reward_began_at: float = 0.0
+    """When its reward was asked for; 0 if the environment's own rewards are the score."""
+    reward_ended_at: float = 0.0
     scores: dict[str, float] = {}
     """What the score is made of, by name."""
     info: dict[str, Any] = {}  # the environment's last word
+
+    @property
+    def answer(self) -> str:
+        """What the policy said last; empty if it never spoke."""
+        return self.turns[-1].action if self.turns else ""
 
     @property
     def policy_tokens(self) -> int:

@@ -24,8 +24,7 @@ from windrow.bench import Result, Say, alternate, compared, cpu_s
 from windrow.core.settings import ModeSettings, Settings
 from windrow.engines.protocol import Engine
 from windrow.engines.scripted import ScriptedEngine, ScriptedSettings
-from windrow.envs.protocol import Observation, Step
-from windrow.envs.shipped import EnvFactory
+from windrow.envs.protocol import EnvFactory, Observation, Step
 from windrow.requests import Request, Sampling, Tokens
 from windrow.rollout.control import Control
 from windrow.rollout.episodes import EpisodeSettings

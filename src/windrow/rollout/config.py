@@ -3,11 +3,13 @@
 from typing import Annotated, Any, Literal
 
 from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnStale, Seconds, Settings, Share, Weight
-from windrow.envs.shipped import EnvFactory, find
+from windrow.envs.protocol import EnvFactory
+from windrow.envs.shipped import find
 from windrow.errors import ConfigError
 from windrow.requests import Sampling
 from windrow.sources.lists import SeedSource
 from windrow.sources.protocol import TaskSource
+from windrow.trajectory import Split
 from windrow.types import How, Meta, Mode, Value, but
 
 Anything = Any
@@ -69,10 +71,11 @@ class EnvManagerConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=T
         """What makes the environments of each tag."""
         return {tag: find(env) if isinstance(env, str) else env for tag, env in self.envs_by_tag().items()}
 
-    def source(self, seed: int) -> TaskSource:
-        """Where its tasks come from."""
+    def source(self, seed: int, mode: Mode) -> TaskSource:
+        """Where its tasks come from; validation is on held-out ones."""
         if self.tasks is None:
-            return SeedSource(self.envs_by_tag(), seed=seed, max_tasks=self.max_tasks)
+            split: Split = "train" if mode == "train" else "held_out"
+            return SeedSource(self.envs_by_tag(), seed=seed, max_tasks=self.max_tasks, split=split)
         if self.max_tasks is not None:
             raise ConfigError("max_tasks goes with tasks made from seeds; limit the task source itself")
         source: TaskSource = self.tasks

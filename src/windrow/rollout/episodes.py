@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from windrow.envs.protocol import Env, Observation, Rewritten, Step
-from windrow.envs.shipped import EnvFactory
+from windrow.envs.protocol import Env, EnvFactory, Observation, Rewritten, Step
 from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, blame
 from windrow.requests import Sampling, Tokens
 from windrow.rollout.orders import Lease

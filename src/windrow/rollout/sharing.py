@@ -47,7 +47,7 @@ class Commons:
                     f"the {mode} scheduler wants other settings than those collection began with; make both schedulers "
                     f"before the first get_batch, or put them into config.{mode}_env_manager"
                 )
-            self._opened.add_source(mode, env.source(config.seed), _filter(env))
+            self._opened.add_source(mode, env.source(config.seed, mode), _filter(env))
         self._tenants = tenants
 
     async def open(self) -> GroupQueueManager:
@@ -79,7 +79,7 @@ class Commons:
 
     def _make(self) -> GroupQueueManager:
         config = next(iter(self._tenants.values()))[0]
-        sources: dict[Mode, TaskSource] = {m: env.source(c.seed) for m, (c, env) in self._tenants.items()}
+        sources: dict[Mode, TaskSource] = {m: env.source(c.seed, m) for m, (c, env) in self._tenants.items()}
         filters: dict[Mode, GroupFilter] = {}
         for mode, (_, env) in self._tenants.items():
             chosen = _filter(env)

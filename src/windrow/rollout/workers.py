@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from windrow.engines.protocol import Engine
-from windrow.envs.shipped import EnvFactory
+from windrow.envs.protocol import EnvFactory
 from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame
 from windrow.rollout.episodes import Episode, EpisodeSettings
 from windrow.rollout.orders import Broken, Cancel, EngineGone, Lease, Move, News, Order, Played, Progressed

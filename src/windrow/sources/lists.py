@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
-from windrow.trajectory import Task
+from windrow.trajectory import Split, Task
 from windrow.types import but
 
 
@@ -58,13 +58,20 @@ class SeedSource:
     """Tasks that an environment makes up from a seed: `max_tasks` of them, or without end."""
 
     def __init__(
-        self, tags: Iterable[str] = ("",), *, seed: int = 0, max_tasks: int | None = None, payload: object = None
+        self,
+        tags: Iterable[str] = ("",),
+        *,
+        seed: int = 0,
+        max_tasks: int | None = None,
+        payload: object = None,
+        split: Split = "train",
     ) -> None:
         self._tags = [*tags]
         if max_tasks is not None and max_tasks < 1:
             raise ConfigError(f"max_tasks must be 1 or more, got {max_tasks}")
         self._seed = seed
         self._payload = payload
+        self._split = split
         self._limits = _shared_out(max_tasks, self._tags)
         self._given = dict.fromkeys(self._tags, 0)
 
@@ -92,7 +99,14 @@ class SeedSource:
 
     def _make(self, tag: str, place: int) -> Task:
         ordinal = place * len(self._tags) + self._tags.index(tag)
-        return Task(ordinal=ordinal, seed=self._seed + ordinal, tag=tag, payload=self._payload, name=f"seed {ordinal}")
+        return Task(
+            ordinal=ordinal,
+            seed=self._seed + ordinal,
+            tag=tag,
+            payload=self._payload,
+            name=f"seed {ordinal}",
+            split=self._split,
+        )
 
 
 def _shared_out(total: int | None, tags: list[str]) -> Mapping[str, int]:

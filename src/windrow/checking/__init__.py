@@ -1,0 +1,1 @@
+"""Looks at an environment for the usual mistakes, by playing it."""

@@ -1,0 +1,1 @@
+"""Rewards: what an episode was worth. `protocol` says what one promises; the shipped ones stand beside it."""
