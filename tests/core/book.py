@@ -474,7 +474,7 @@ class Book:
 
     def _stop(self, group: Group, play: Play, why: Reason) -> None:
         """A playing attempt is of no use any more."""
-        here = play.worker in self.workers
+        here = play.scoring or play.worker in self.workers
         self._vacate(group, play)
         self._waste(group.mode, why, play.tokens, self._seconds(play))
         if here:
@@ -571,10 +571,10 @@ class Book:
         if not play.scoring and (not play.engine or self.engines[play.engine].holds):
             self.leases.append((self.now + self.settings.lease_s, attempt))  # it could not play
         else:
-            if play.worker in self.workers:
+            if play.scoring or play.worker in self.workers:
                 self.cancels[attempt] = "failed"
             self._note(failed=True)
-            self._fail(self.groups[attempt.group], play, "env", "failed")
+            self._fail(self.groups[attempt.group], play, "reward" if play.scoring else "env", "failed")
 
     # engines, as they are told
 

@@ -182,6 +182,13 @@ def test_a_dropped_group_cancels_what_waits_for_its_score():
     assert made.status().attempts_scoring == 0
 
 
+def test_a_score_is_cancelled_even_if_the_worker_that_played_is_gone():
+    made = scoring()
+    made.step(WorkerLost("w0"))
+    assert CancelAttempt(AttemptId(0, 0), "w0", "failed") in made.step(TimePassed(), 60.0)
+    assert made._books.groups[0].failures == {"reward": 1}
+
+
 def test_a_reward_that_fails_after_the_episode_is_tried_again():
     made = scoring(backoff_s=0.0)
     made.step(failed(0, 0, "reward"))

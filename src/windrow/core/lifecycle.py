@@ -201,7 +201,7 @@ def _quarantine(books: Books, group: Group) -> None:
 
 
 def throw_away(books: Books, lane: Lane, group: Group, attempt: Attempt, why: Reason, *, tell: bool = True) -> None:
-    """Forget an attempt, whether it plays or has finished, and book it as waste; `tell` its worker if it plays."""
+    """Forget an attempt, whether it plays or has finished, and book it as waste; `tell` whoever plays or scores it."""
     del group.attempts[attempt.id.index]
     heappush(group.vacated, attempt.seat)
     if attempt.finished:
@@ -209,7 +209,8 @@ def throw_away(books: Books, lane: Lane, group: Group, attempt: Attempt, why: Re
         group.seconds -= attempt.seconds
         group.tokens -= attempt.tokens
     else:
-        reachable = attempt.worker in books.workers.table  # before a leaving worker loses its last attempt
+        # looked up before a leaving worker loses its last attempt; a score is not its worker's business
+        reachable = attempt.scoring or attempt.worker in books.workers.table
         _stop(books, group, attempt)
         if tell and reachable:
             books.out.append(CancelAttempt(attempt.id, attempt.worker, why))

@@ -1,8 +1,8 @@
 """Workers that come, go, fall silent and die; leases that run out; retries whose rest is over.
 
 Promises: whatever a lost worker played is tried again elsewhere in the same step, and costs each group one failure; a
-lease that runs out is cancelled and counts as a failure of its environment, unless its engine was held or gone; a
-worker that leaves plays what it has to the end.
+lease that runs out is cancelled and counts as a failure of its environment (of its reward, if it waits for its score),
+unless its engine was held or gone; a worker that leaves plays what it has to the end.
 """
 
 from collections import deque
@@ -76,11 +76,11 @@ def pass_time(books: Books) -> None:
     due = []
     while books.leases and books.leases[0][0] <= now:
         due.append(books.leases.popleft()[1])
-    why = f"its lease of {books.settings.lease_s} s ran out"
     for attempt in sorted(due):
         if books.is_running(attempt) and not _renew(books, attempt):
-            note_failure(books, f"{attempt} env: {why}")
-            _fail(books, attempt, Failed("env", why), "failed")
+            failure = _overdue(books, attempt)
+            note_failure(books, f"{attempt} {failure.blame}: {failure.why}")
+            _fail(books, attempt, failure, "failed")
 
 
 def first_lease(books: Books) -> float | None:
@@ -104,6 +104,12 @@ def _renew(books: Books, attempt_id: AttemptId) -> bool:
     attempt.deadline = books.now + books.settings.lease_s
     books.leases.append((attempt.deadline, attempt_id))
     return True
+
+
+def _overdue(books: Books, attempt_id: AttemptId) -> Failed:
+    """An attempt whose time is up: its environment was too slow, or its reward."""
+    is_scoring = books.groups[attempt_id.group].attempts[attempt_id.index].scoring
+    return Failed("reward" if is_scoring else "env", f"its lease of {books.settings.lease_s} s ran out")
 
 
 def _fail(books: Books, attempt_id: AttemptId, failure: Failed, why: Reason, *, charge: bool = True) -> None:
