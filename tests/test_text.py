@@ -254,3 +254,55 @@ def test_bytes_are_themselves():
 def test_bytes_close_a_message_that_was_not_closed(response: list[int], closing: list[int]):
     after = ByteCodec().extend(np.array(response, np.int32), [Message("user", "x")])
     assert after.tolist() == [*closing, ord("x"), 10]
+
+
+# tools
+
+ADD = {"type": "function", "function": {"name": "add", "description": "a sum", "parameters": {"type": "object"}}}
+WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% endif %}"
+    "{% for message in messages %}{% if message.role == 'tool' %}<|im_start|>user\n<tool_response>{{ message.content }}"
+    "</tool_response>{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def begun(template: str | None, *messages: Message) -> str:
+    codec = ChatCodec(tokenizer(template))
+    return str(codec._tokenizer.decode(codec.begin([*messages], [ADD])))
+
+
+def test_tools_go_where_the_template_wants_them():
+    text = begun(WITH_TOOLS, Message("user", "hi"))
+    assert text.startswith("<|im_start|>system\n# Tools\n")
+    assert '"name": "add"' in text
+    assert "<tool_call>" not in text  # the template explains them, not we
+
+
+def test_a_template_without_tools_gets_them_in_words_as_its_one_system_message():
+    text = begun(CHATML, Message("system", "be good"), Message("user", "hi"))
+    assert text.count("<|im_start|>system") == 1
+    assert text.startswith("<|im_start|>system\nbe good\nto use a tool write <tool_call>")
+    assert '"name": "add"' in text
+
+
+@pytest.mark.parametrize("codec", [ByteCodec(), ChatCodec(tokenizer(None))], ids=["bytes", "lines"])
+def test_without_any_template_tools_are_lines_as_well(codec: Codec):
+    assert '"name": "add"' in codec.decode(codec.begin([Message("user", "hi")], [ADD]))
+    assert "add" not in codec.decode(codec.begin([Message("user", "hi")]))
+
+
+def test_what_a_tool_said_continues_the_conversation():
+    codec = ChatCodec(tokenizer(WITH_TOOLS))
+    after = codec.extend(said(codec, "<tool_call>{}</tool_call>"), [Message("tool", "3", "add")])
+    assert "<tool_response>3</tool_response>" in codec._tokenizer.decode(after)
+
+
+def test_the_name_of_a_tool_reaches_the_template():
+    template = (
+        "{% for message in messages %}{{ message.content }}{% if message.name %}={{ message.name }}{% endif %};"
+        "{% endfor %}"
+    )
+    codec = ChatCodec(tokenizer(template))
+    assert codec.decode(codec.begin([Message("tool", "3", "add"), Message("user", "x")])) == "3=add;x;"

@@ -7,6 +7,8 @@ WindrowError
 │   ├── EngineLost       the whole engine is gone
 │   └── PromptTooLong    the request cannot fit into the model's context
 ├── RewardError      the reward's
+│   ├── JudgeError       a model that judges failed, or said nothing that is a verdict
+│   └── SandboxError     programs cannot be run just now; says nothing about the program
 ├── TrainError       the trainer's
 ├── DataError        the data's: tensors and arrays that do not fit together (a ValueError as well)
 ├── Refused          nobody's: a request that would break a promise; nothing was changed
@@ -44,6 +46,14 @@ class PromptTooLong(EngineError):
 
 class RewardError(WindrowError):
     """A reward could not be computed."""
+
+
+class JudgeError(RewardError):
+    """A model that judges could not be asked, or gave no verdict."""
+
+
+class SandboxError(RewardError):
+    """The sandbox failed, not the program in it."""
 
 
 class TrainError(WindrowError):

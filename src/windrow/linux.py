@@ -26,6 +26,13 @@ def prctl(option: int, argument: int) -> bool:
     return library is not None and library.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) == 0
 
 
+def prctl_pointer(option: int, argument: int, address: int) -> bool:
+    """The same for an option that is described by a structure in memory."""
+    library = libc()
+    arguments = (ctypes.c_ulong(argument), ctypes.c_void_p(address))
+    return library is not None and library.prctl(option, *arguments, 0, 0) == 0
+
+
 def die_with_parent() -> bool:
     """Be killed when the parent ends, however it ends."""
     return prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

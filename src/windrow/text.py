@@ -75,8 +75,7 @@ class ByteCodec:
     stop_token_ids = (END,)
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
-        messages = [*_on_offer(tools), *messages]
-        return np.frombuffer(_lines(messages).encode(), np.uint8).astype(np.int32)
+        return np.frombuffer(_lines(_told_of(tools, messages)).encode(), np.uint8).astype(np.int32)
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
         closing = [] if len(response) and response[-1] == self.END else [self.END]
@@ -115,14 +114,13 @@ class ChatCodec:
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
         with self._lock:
             if not self._has_template:
-                return self._encode(_lines([*_on_offer(tools), *messages]))
-            bare = self._render([_as_dict(message) for message in messages])
+                return self._encode(_lines(_told_of(tools, messages)))
+            bare = self._render([*map(_as_dict, messages)])
             if not tools:
                 return self._encode(bare)
-            offered = self._render([_as_dict(message) for message in messages], tools=tools)
+            offered = self._render([*map(_as_dict, messages)], tools=tools)
             if offered == bare:  # the template knows nothing of tools
-                messages = [Message("system", _on_offer(tools)[0].content), *messages]
-                offered = self._render([_as_dict(message) for message in messages])
+                offered = self._render([*map(_as_dict, _told_of(tools, messages))])
             return self._encode(offered)
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
@@ -177,12 +175,14 @@ def _lines(messages: Sequence[Message]) -> str:
     return "".join(f"{message.content}\n" for message in messages)
 
 
-def _on_offer(tools: Sequence[Tool]) -> list[Message]:
-    """Tools in plain words, for a model whose template has no place for them."""
+def _told_of(tools: Sequence[Tool], messages: Sequence[Message]) -> list[Message]:
+    """A conversation that begins with the tools in plain words, for templates that have no place for them."""
     if not tools:
-        return []
-    lines = [json.dumps(dict(tool["function"])) for tool in tools]
-    return [Message("system", "\n".join([HOW_TO_CALL, *lines]))]
+        return [*messages]
+    words = "\n".join([HOW_TO_CALL, *(json.dumps(dict(tool["function"])) for tool in tools)])
+    if messages and messages[0].role == "system":  # many templates take only one
+        return [Message("system", f"{messages[0].content}\n{words}"), *messages[1:]]
+    return [Message("system", words), *messages]
 
 
 def _as_dict(message: Message) -> dict[str, str]:

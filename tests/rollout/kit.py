@@ -98,7 +98,8 @@ class Rig:
     ) -> RolloutScheduler:
         """One more scheduler on the same cluster."""
         usual: dict[str, Any] = {"group_size": 2, "num_env_groups": 4, "sampling": Sampling(max_tokens=64)}
-        settings = EnvManagerConfig(**usual | {"env": lambda: env(self.log)} | manager)
+        alone = {} if "tags" in manager else {"env": lambda: env(self.log)}
+        settings = EnvManagerConfig(**usual | alone | manager)
         config = RolloutConfig(**self._config)
         made = RolloutScheduler(config, settings, self.devices, self.cluster, mode, collator)
         self.schedulers.append(made)

@@ -51,6 +51,7 @@ def test_every_key_has_the_dtype_of_the_contract(rows: RowKind):
         "tags",
         "traj_group_name",
         "traj_name",
+        "score_parts",
         "ending",
         "truncated",
         "cut",

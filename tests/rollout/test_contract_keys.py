@@ -10,7 +10,7 @@ from tests.rollout.kit import Rig, later, played
 from tests.rollout.toys import Echo, Rewriting, talk
 
 from windrow import DataProto, GroupQueueManager, RolloutScheduler
-from windrow.rollout.config import TagConfig
+from windrow.rollout.env_config import TagConfig
 from windrow.trajectory import Chain, Trajectory
 
 

@@ -13,8 +13,10 @@ from windrow.core.settings import ModeSettings, Settings
 from windrow.engines.scripted import ScriptedEngine
 from windrow.errors import ConfigError, Refused
 from windrow.rollout.dispatch import Delivery
-from windrow.rollout.orders import Broken, Cancel, Lease, News, Order, Played, Progressed
+from windrow.rollout.orders import Broken, Cancel, Lease, News, Order, Played, PlayedOut, Progressed
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
+from windrow.rollout.trays import Job
+from windrow.rollout.workers import played as played_news
 from windrow.sources.lists import SeedSource
 from windrow.trajectory import Trajectory
 from windrow.types import Failed, Finished
@@ -237,6 +239,31 @@ async def test_a_snapshot_goes_on_where_it_was_taken():
     assert delivery is not None
     assert [t.score for t in delivery.trajectories].count(7.0) == 1, "what was finished before is not played again"
     assert sorted({t.attempt.group for t in delivery.trajectories}) == [2, 3]
+    await other.shutdown()
+
+
+@played
+async def test_what_waited_for_its_score_when_a_snapshot_was_taken_is_scored_afterwards_and_not_played_again():
+    queue = queue_of()
+    await worked(queue)
+    async with asyncio.TaskGroup() as group:
+        await wanted(queue, group)
+        played_out = [finished(lease).trajectory for lease in await leases(queue)]
+        await queue.report([PlayedOut("train/", trajectory) for trajectory in played_out])
+        saved = queue.snapshot()
+        await queue.shutdown()
+    other = queue_of()
+    other.restore(saved)
+    await worked(other, worker="w5")
+    await other.open_tray("train/", in_groups=False)
+    async with asyncio.TaskGroup() as group:
+        batch = await wanted(other, group)
+        jobs = await other.fetch_unscored("train/")
+        scored = [job.trajectories[0] for job in jobs if isinstance(job, Job)]
+        await other.report([played_news(trajectory) for trajectory in scored])
+    delivery = batch.result()
+    assert delivery is not None
+    assert {t.attempt for t in delivery.trajectories} == {t.attempt for t in played_out}
     await other.shutdown()
 
 

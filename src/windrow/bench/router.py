@@ -24,9 +24,10 @@ from windrow.bench import Result, Say, alternate, compared, cpu_s
 from windrow.core.settings import ModeSettings, Settings
 from windrow.engines.protocol import Engine
 from windrow.engines.scripted import ScriptedEngine, ScriptedSettings
-from windrow.envs.protocol import EnvFactory, Observation, Step
+from windrow.envs.protocol import Observation, Step
 from windrow.requests import Request, Sampling, Tokens
 from windrow.rollout.control import Control
+from windrow.rollout.env_config import EnvConfig
 from windrow.rollout.episodes import EpisodeSettings
 from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.workers import EnvWorker
@@ -141,11 +142,10 @@ async def _queue(engines: dict[str, Engine], turns: int, sampling: Sampling = SA
         max_turns=None,
         limit_tokens=4096,
         limit_is="context",
-        step_timeout_s=60.0,
         seed=0,
     )
     await queue.start()
-    envs: dict[str, EnvFactory] = {"": lambda: Idle(turns)}
+    envs = {"": EnvConfig(env=lambda: Idle(turns)).kind("train/")}
     worker = EnvWorker("w0", queue, engines, envs, episodes, slots=EPISODES, kinds=("train/",))
     queue.crew.spawn(worker.run(), "w0", ends_itself=True)
     return queue

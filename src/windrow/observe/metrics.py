@@ -33,8 +33,8 @@ def gauge(name: str, what: str, label: str = "") -> Metric:
     return Metric(name, "gauge", what, label)
 
 
-def spread(name: str, what: str) -> Metric:
-    return Metric(name, "spread", what)
+def spread(name: str, what: str, label: str = "") -> Metric:
+    return Metric(name, "spread", what, label)
 
 
 METRICS = {
@@ -53,6 +53,10 @@ METRICS = {
         spread("episode/generate_s", "time that a turn waited for its response"),
         spread("episode/env_s", "time that a step of the environment took"),
         spread("episode/requests", "requests that a turn took; more than one if it was interrupted"),
+        spread("reward/seconds", "time that a reward took, its retries included"),
+        spread("reward/waiting_s", "time from the end of an episode until its reward began"),
+        spread("reward/part", "what the scores are made of", "name"),
+        gauge("reward/unscored", "played episodes without a score"),
         counter("episode/ended_total", "trajectories handed out, by how they ended", "ending"),
         counter("attempt/dropped_total", "attempts that never reached the trainer", "why"),
         counter("attempt/wasted_tokens_total", "sampled tokens that never reached the trainer", "cause"),
@@ -86,9 +90,9 @@ class Meter:
         """A gauge stands here now."""
         self._sums[self._key(name, "gauge", "")] = value
 
-    def observe(self, name: str, values: Iterable[float]) -> None:
+    def observe(self, name: str, values: Iterable[float], part: str = "") -> None:
         """Add to a spread."""
-        key = self._key(name, "spread", "")
+        key = self._key(name, "spread", part)
         for value in values:
             number, total, most = self._spreads.get(key, (0, 0.0, value))
             self._spreads[key] = (number + 1, total + value, max(most, value))

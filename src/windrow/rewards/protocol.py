@@ -7,6 +7,7 @@ ones. What one raises is filed as its fault and never becomes a score. One objec
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from windrow.envs.protocol import Isolation
 from windrow.trajectory import Trajectory
 from windrow.types import Value
 
@@ -23,6 +24,22 @@ class Score(Value, frozen=True, gc=True):
 
 Scored = Score | float
 """A bare number is a score without parts."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A reward that says itself where it should run."""
+
+    isolation: Isolation
+    preload: tuple[str, ...]
+    """Modules to load before it is sent to a process of its own, once for all of them."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A reward that holds something; one that Windrow made from its name is closed by Windrow."""
+
+    async def close(self) -> None: ...
 
 
 @runtime_checkable

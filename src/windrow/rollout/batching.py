@@ -290,6 +290,7 @@ def _labels(
         "tags": _texts(trajectory.task.tag for trajectory in trajectories)[owners],
         "traj_group_name": _texts(f"g{group}" for group in group_ids)[owners],
         "traj_name": _texts(str(trajectory.attempt) for trajectory in trajectories)[owners],
+        "score_parts": np.array([dict(trajectory.scores) for trajectory in trajectories], dtype=object)[owners],
         "ending": _texts(trajectory.ending for trajectory in trajectories)[owners],
         "truncated": truncated[owners] | (cut > 0),
         "cut": cut,

@@ -1,35 +1,25 @@
 """The settings of the rollout path, and how the machine's settings follow from them."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnStale, Seconds, Settings, Share, Weight
-from windrow.envs.protocol import EnvFactory
-from windrow.envs.shipped import find
+from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnStale, Seconds, Settings, Share
 from windrow.errors import ConfigError
 from windrow.requests import Sampling
+from windrow.rollout.env_config import Anything, EnvConfig, EnvKind, TagConfig
 from windrow.sources.lists import SeedSource
 from windrow.sources.protocol import TaskSource
 from windrow.trajectory import Split
 from windrow.types import How, Meta, Mode, Value, but
 
-Anything = Any
-"""A value that only Python can give: a class, a function, an object; a file gives its name."""
 
-
-class TagConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
-    """One of several kinds of environments in a run."""
-
-    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")]
-    weight: Annotated[Weight, Meta(description="share of the groups, honoured over a window")] = 1.0
-
-
-class EnvManagerConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+class EnvManagerConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
     """The environments of one mode, and how episodes are played in them."""
 
-    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")] = (
-        "guess"
-    )
-    tags: Annotated[dict[str, TagConfig], Meta(description="several kinds of environments; then env is not used")] = {}
+    tags: Annotated[
+        dict[str, TagConfig],
+        Meta(description="several kinds of environments, each with settings of its own in place of those beside"),
+    ] = {}
     tasks: Annotated[Anything, Meta(description="a task source, in Python; none: seeds, as many as max_tasks says")] = (
         None
     )
@@ -41,7 +31,6 @@ class EnvManagerConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 0
     num_workers: Annotated[Count, Meta(description="workers that share the episodes")] = 1
     max_turns: Annotated[Count | None, Meta(description="longest episode, in turns")] = None
-    step_timeout_s: Annotated[Seconds, Meta(description="longest time one step of an environment may take")] = 60.0
     sampling: Annotated[Sampling, Meta(description="how responses are sampled")] = Sampling()
     filter: Annotated[
         Anything,
@@ -54,28 +43,30 @@ class EnvManagerConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if not callable(self.filter) and self.filter not in ("none", "varied"):
             raise ConfigError(f"filter must be none, varied or a function, got {self.filter!r}")
-        for tag in self.envs_by_tag().values():
-            if not callable(tag) and not isinstance(tag, str):
-                raise ConfigError(f"env must be a name or something that makes an environment, got {tag!r}")
+        super().__post_init__()
+        usual = EnvConfig()
+        for name in EnvConfig.__struct_fields__ if self.tags else ():
+            if getattr(self, name) != getattr(usual, name):
+                raise ConfigError(f"{name} stands beside tags, where it says nothing; set it for each tag")
 
-    def envs_by_tag(self) -> dict[str, Any]:
-        """What plays each tag, as it was written."""
-        return {tag: config.env for tag, config in self.tags.items()} or {"": self.env}
+    def by_tag(self) -> dict[str, EnvConfig]:
+        """The settings of each tag."""
+        return {**self.tags} or {"": self}
 
     @property
     def slots(self) -> int:
         """Episodes at once."""
         return self.num_env_groups * (self.group_size + self.group_size_redundancy)
 
-    def factories(self) -> dict[str, EnvFactory]:
-        """What makes the environments of each tag."""
-        return {tag: find(env) if isinstance(env, str) else env for tag, env in self.envs_by_tag().items()}
+    def kinds(self, mode: Mode) -> dict[str, EnvKind]:
+        """What the workers need to play each tag."""
+        return {tag: env.kind(kind_name(mode, tag)) for tag, env in self.by_tag().items()}
 
     def source(self, seed: int, mode: Mode) -> TaskSource:
         """Where its tasks come from; validation is on held-out ones."""
         if self.tasks is None:
             split: Split = "train" if mode == "train" else "held_out"
-            return SeedSource(self.envs_by_tag(), seed=seed, max_tasks=self.max_tasks, split=split)
+            return SeedSource(self.by_tag(), seed=seed, max_tasks=self.max_tasks, split=split)
         if self.max_tasks is not None:
             raise ConfigError("max_tasks goes with tasks made from seeds; limit the task source itself")
         source: TaskSource = self.tasks
@@ -118,6 +109,7 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
         Seconds, Meta(description="a wait for a batch that takes longer says what it waits for")
     ] = 300.0
     env_retries: Annotated[Natural, Meta(description="failures of its environment that a group survives")] = 2
+    reward_retries: Annotated[Natural, Meta(description="the same for its reward; each plays an episode again")] = 2
     engine_retries: Annotated[Natural, Meta(description="failed requests that a group survives")] = 8
     retry_after_s: Annotated[float, Meta(ge=0.0, description="wait before the first retry; doubles with each")] = 1.0
     breaker_share: Annotated[Share, Meta(description="share of failures that stops the run; 1 never does")] = 0.5
@@ -136,8 +128,8 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 SHARED = (
-    "suspend_timeout_s", "load_timeout_s", "episode_timeout_s", "stall_after_s", "env_retries", "engine_retries",
-    "retry_after_s", "breaker_share",
+    "suspend_timeout_s", "load_timeout_s", "episode_timeout_s", "stall_after_s", "env_retries", "reward_retries",
+    "engine_retries", "retry_after_s", "breaker_share",
 )  # fmt: skip
 """Settings that the schedulers of one cluster have in common."""
 
@@ -157,12 +149,25 @@ def machine_settings(config: RolloutConfig, val_config: RolloutConfig, envs: dic
     return Settings(
         train=_training(config, envs["train"]),
         val=_validation(val_config, envs["val"]),
+        kinds={name: most for mode, env in envs.items() for name, most in _limits(mode, env)},
         lease_s=config.episode_timeout_s,
         env_retries=config.env_retries,
+        reward_retries=config.reward_retries,
         engine_retries=config.engine_retries,
         backoff_s=config.retry_after_s,
         breaker_share=config.breaker_share,
     )
+
+
+def kind_name(mode: Mode, tag: str) -> str:
+    """What the machine calls the environments of a tag."""
+    return f"{mode}/{tag}"
+
+
+def _limits(mode: Mode, env: EnvManagerConfig) -> Iterator[tuple[str, int]]:
+    for tag, config in env.by_tag().items():
+        if config.max_at_once is not None:
+            yield kind_name(mode, tag), config.max_at_once
 
 
 def _training(config: RolloutConfig, env: EnvManagerConfig) -> ModeSettings:

@@ -77,11 +77,13 @@ class Control:
 
     async def shrink(self, devices: Sequence[int]) -> dict[str, object]:
         """Engines on these devices give them back; what they play goes on elsewhere."""
-        return await self._queue.see_through(self._shrink(devices), f"shrink of devices {[*devices]}")
+        return await self._queue.pledges.see_through(self._shrink(devices), f"shrink of devices {[*devices]}")
 
     async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
         """Engines on these devices serve again."""
-        return await self._queue.see_through(self._expand(devices, skip_load), f"expand to devices {[*devices]}")
+        return await self._queue.pledges.see_through(
+            self._expand(devices, skip_load), f"expand to devices {[*devices]}"
+        )
 
     async def _shrink(self, devices: Sequence[int]) -> dict[str, object]:
         began = _now()

@@ -33,11 +33,13 @@ from windrow.core.events import AnyEvent, GroupJudged, SourceEnded, SourceOpened
 from windrow.core.machine import Machine
 from windrow.errors import ConfigError, Refused, RewardError, blame
 from windrow.observe.metrics import Meter
+from windrow.rollout.config import kind_name
 from windrow.rollout.desks import Desks
 from windrow.rollout.fleet import Fleet
 from windrow.rollout.orders import Cancel, Lease, Move
 from windrow.rollout.shelf import Shelf
 from windrow.rollout.supervision import Crew
+from windrow.rollout.trays import Trays
 from windrow.sources.protocol import TaskSource
 from windrow.trajectory import Trajectory
 from windrow.types import Mode, Value
@@ -70,6 +72,7 @@ class Dispatch:
     ) -> None:
         self.shelf = Shelf()
         self.desks = Desks()
+        self.trays = Trays()
         self.waiting: dict[str, asyncio.Future[Delivery | None]] = {}  # all and only the consumers that wait
         self.sources = dict(sources)
         self.is_closed = False
@@ -88,8 +91,8 @@ class Dispatch:
                 self._fleet.order(command)
             case GrantLease():
                 self.desks.put(command.worker, self._lease(command))
-            case CancelAttempt(attempt=attempt, worker=worker, why=why):
-                self.desks.put(worker, Cancel(attempt, why))
+            case CancelAttempt():
+                self._cancel(command)
             case MoveAttempt(attempt=attempt, worker=worker, engine=engine):
                 self.moved += 1
                 self._meter.count("engine/moved_total")
@@ -122,6 +125,12 @@ class Dispatch:
             deadline=command.deadline,
         )
 
+    def _cancel(self, command: CancelAttempt) -> None:
+        if command.attempt in self.trays:
+            self.trays.cancel(command.attempt)
+        else:
+            self.desks.put(command.worker, Cancel(command.attempt, command.why))
+
     def _answer(self, command: DeliverBatch | EndBatches | RefuseBatch) -> None:
         future = self.waiting.get(command.consumer)
         if future is None or future.done():
@@ -146,7 +155,7 @@ class Dispatch:
                 return
             group = self.machine.next_group
             self.shelf.open(group, task, command.mode)
-            kind = f"{command.mode}/{command.tag}"
+            kind = kind_name(command.mode, command.tag)
             self._tell(TaskArrived(command.mode, task.ordinal, command.tag, kind, task.name))
         if len(tasks) < command.count and not self.is_closed:
             self._tell(SourceEnded(command.mode, command.tag))

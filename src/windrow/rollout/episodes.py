@@ -7,21 +7,24 @@ to whoever plays the episode. Why an episode is over is always stated. Nothing h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from windrow.envs.protocol import Env, EnvFactory, Observation, Rewritten, Step
+from windrow.envs.places import Place
+from windrow.envs.protocol import DEADLINE, Briefing, Env, Observation, Rewritten, Step
 from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, blame
 from windrow.requests import Sampling, Tokens
+from windrow.rollout.env_config import EnvTimes
 from windrow.rollout.orders import Lease
 from windrow.rollout.router import Answer, Ask, Route
 from windrow.rollout.seeds import turn_seed
 from windrow.rollout.supervision import is_stray
-from windrow.text import Codec, Message
+from windrow.text import Codec, Message, Tool
 from windrow.trajectory import Chain, Ending, Segment, Trajectory, Turn
 from windrow.types import Value, but
 
@@ -30,8 +33,6 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 LARGEST = float(np.finfo(np.float32).max)
-CLOSE_GRACE_S = 5.0
-"""How long an environment may take to close; then it is left behind."""
 
 
 class EpisodeSettings(Value, frozen=True, kw_only=True, gc=True):
@@ -44,7 +45,6 @@ class EpisodeSettings(Value, frozen=True, kw_only=True, gc=True):
     """Longest chain: the context of the model, or less."""
     limit_is: Literal["context", "max_tokens"]
     """Whose limit that is."""
-    step_timeout_s: float
     seed: int
 
 
@@ -58,7 +58,7 @@ class Stage(Value, frozen=True):
 class Episode:
     """An attempt while it is played."""
 
-    def __init__(self, lease: Lease, settings: EpisodeSettings, route: Route) -> None:
+    def __init__(self, lease: Lease, settings: EpisodeSettings, times: EnvTimes, route: Route) -> None:
         self.lease = lease
         self.route = route
         self.turns: list[Turn] = []
@@ -66,16 +66,19 @@ class Episode:
         self.tokens = 0  # sampled so far, in whole turns
         self.oldest_version = -1  # of any of them
         self._settings = settings
+        self._times = times
         self._who = f"{lease.attempt} environment {lease.task.tag!r}"
         self._env: Env | None = None
         self._chains: list[_Growing] = []
+        self._tools: tuple[Tool, ...] = ()
+        self._seen: tuple[Message, ...] = ()  # since the last response
         self._clock = asyncio.get_running_loop().time
         self._began_at = self._clock()
 
-    async def play(self, make: EnvFactory, on_turn: Callable[["Episode"], None]) -> Trajectory:
+    async def play(self, place: Place, on_turn: Callable[["Episode"], None]) -> Trajectory:
         """Play to the end; raises if something breaks, and then there is no trajectory."""
         with blame(EnvError, self._who, "could not be made"):
-            self._env = make()
+            self._env = place.make()
         return await self._take_turns(self._env, on_turn)
 
     async def close(self) -> None:
@@ -83,15 +86,16 @@ class Episode:
         if self._env is None:
             return
         try:
-            with blame(EnvError, self._who, "close"):
-                async with asyncio.timeout(CLOSE_GRACE_S):
+            with blame(EnvError, self._who, "close"), _due(self._clock() + self._times.close_s) as due:
+                async with asyncio.timeout_at(due):
                     await self._env.close()
         except EnvError as error:
             log.warning("environment did not close: %s", error, extra={"attempt": str(self.lease.attempt)})
 
     async def _take_turns(self, env: Env, on_turn: Callable[["Episode"], None]) -> Trajectory:
         self._enter("starting")
-        observation = await self._ask_env("start", lambda: env.start(self.lease.task))
+        times = self._times
+        observation = await self._ask_env("start", times.start_s, lambda: env.start(self.lease.task))
         while True:
             self._see(observation)
             ending = self._reached()
@@ -103,9 +107,10 @@ class Episode:
             stepped_at = self._enter("environment steps")
             with blame(EngineError, self.lease.attempt, "turn", len(self.turns), "cannot be decoded"):
                 action = self._settings.codec.decode(answer.token_ids)
-            said = await self._ask_env("step", partial(_step, env, action))
+            said = await self._ask_env("step", times.step_s, partial(_step, env, action))
             step = self._checked(said)
-            self.turns.append(self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at))
+            turn = self._turn(span, answer, step, stepped_at - began, self._clock() - stepped_at)
+            self.turns.append(but(turn, seen=self._seen, action=action))
             on_turn(self)
             if step.terminated or step.truncated:
                 return self._trajectory("terminated" if step.terminated else "truncated", step.info)
@@ -113,10 +118,10 @@ class Episode:
                 return self._trajectory("max_turns", step.info)
             observation = step.observation
 
-    async def _ask_env(self, what: str, call: Callable[[], Awaitable[A]]) -> A:
+    async def _ask_env(self, what: str, within_s: float, call: Callable[[], Awaitable[A]]) -> A:
         """Wait for the environment, as long as it may take."""
-        with blame(EnvError, self._who, what, len(self.turns)):
-            async with asyncio.timeout(self._settings.step_timeout_s):
+        with blame(EnvError, self._who, what, len(self.turns)), _due(self._clock() + within_s) as due:
+            async with asyncio.timeout_at(due):
                 try:
                     return await call()
                 except asyncio.CancelledError:
@@ -129,12 +134,15 @@ class Episode:
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""
         codec = self._settings.codec
-        rewritten = isinstance(observation, Rewritten)
+        rewritten = isinstance(observation, Rewritten | Briefing)
         messages = self._messages(observation)
+        self._seen = tuple(messages)
+        if isinstance(observation, Briefing):
+            self._tools = observation.tools
         with blame(ConfigError, self.lease.attempt, "chat template"):
             if rewritten or not self._chains:
                 self._chains.append(_Growing())
-                self._chains[-1].add("prompt", codec.begin(messages))
+                self._chains[-1].add("prompt", codec.begin(messages, self._tools))
             else:
                 chain = self._chains[-1]
                 chain.add("environment", codec.extend(chain.last_answer, messages))
@@ -217,12 +225,14 @@ class Episode:
                 return [Message("user", observation)]
             case Message():
                 return [observation]
-            case Rewritten(messages=[*messages]) | [*messages] if _are_messages(messages):
+            case Rewritten(messages=[*messages]) | Briefing(messages=[*messages]) | [*messages] if _are_messages(
+                messages
+            ):
                 return messages
             case _:
                 raise EnvError(
                     f"{self._who} observation {len(self.turns)} is {observation!r:.60}; "
-                    f"return text, a Message, a list of them, or Rewritten"
+                    f"return text, a Message, a list of them, Briefing or Rewritten"
                 )
 
     def _checked(self, step: object) -> Step:
@@ -285,6 +295,16 @@ class _Growing:
         self._logprobs.append(logprobs)
         self.segments.extend(by)
         self.length += len(tokens)
+
+
+@contextmanager
+def _due(at: float) -> Iterator[float]:
+    """Let the environment see by when it must answer."""
+    token = DEADLINE.set(at)
+    try:
+        yield at
+    finally:
+        DEADLINE.reset(token)
 
 
 def _step(env: Env, action: str) -> Awaitable[Step]:

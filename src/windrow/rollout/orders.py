@@ -50,6 +50,13 @@ class Played(Value, frozen=True, gc=True):
     trajectory: Trajectory
 
 
+class PlayedOut(Value, frozen=True, gc=True):
+    """An episode came to its end; its score comes from a reward."""
+
+    kind: str
+    trajectory: Trajectory
+
+
 class Broken(Value, frozen=True):
     """An episode did not come to its end."""
 
@@ -64,4 +71,4 @@ class EngineGone(Value, frozen=True):
     why: str
 
 
-News = Progressed | Played | Broken | EngineGone
+News = Progressed | Played | PlayedOut | Broken | EngineGone

@@ -7,8 +7,8 @@ stopped the queue. A wait that takes long says what it waits for.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
 
 from windrow.core.commands import AnyCommand
 from windrow.core.events import (
@@ -18,6 +18,7 @@ from windrow.core.events import (
     BatchTrained,
     BatchWanted,
     EngineLost,
+    EpisodeEnded,
     ResumeWanted,
     ShutdownWanted,
     SourceOpened,
@@ -35,18 +36,20 @@ from windrow.errors import ConfigError, EngineError, Refused, WindrowError
 from windrow.observe.metrics import Meter
 from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
 from windrow.rollout.fleet import Fleet, Patience
-from windrow.rollout.orders import Broken, EngineGone, News, Order, Played, Progressed
+from windrow.rollout.orders import Broken, EngineGone, News, Order, Played, PlayedOut, Progressed
+from windrow.rollout.pledges import Pledges
 from windrow.rollout.shelf import Shelf
 from windrow.rollout.summary import LedgerReader
 from windrow.rollout.supervision import Crew, first_of
+from windrow.rollout.trays import Forget, Job
 from windrow.sources.protocol import TaskSource
+from windrow.trajectory import Trajectory
 from windrow.types import MODES, AttemptId, Failed, Mode, Value
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 ALL = -1
+LEFT = "its scheduler was shut down"
 OVER = "the scheduler was shut down; make a new one"
 STOP_S = 30.0
 """How long episodes and hands may take to end when everything ends."""
@@ -68,6 +71,8 @@ class QueueSnapshot(Value, frozen=True, kw_only=True, gc=True):
 
     machine: bytes
     shelf: Shelf
+    unscored: dict[str, tuple[Trajectory, ...]]
+    """Episodes that waited for their score, by kind."""
     positions: dict[Mode, dict[str, int]]
     steps_are_versions: bool
 
@@ -91,6 +96,7 @@ class GroupQueueManager:
         self._stalled: dict[str, str] = {}  # what each consumer that has waited long waits for
         self.steps_are_versions = True  # nobody has told us of new weights, so the step counts as the version
         self.crew = Crew("group queue", self._fail_all)
+        self.pledges = Pledges(self.crew)
         self.fleet = Fleet(engines, self.tell, self.crew, self.options.patience)
         self._dispatch = Dispatch(
             self.machine, self.tell, self.crew, self.fleet, self.meter, sources, self.options.filters
@@ -102,7 +108,6 @@ class GroupQueueManager:
         self._clock_offset = 0.0
         self._reader = LedgerReader()
         self._is_restored = False
-        self._promised: set[asyncio.Future[Any]] = set()  # all and only the answers that tasks of the crew owe
 
     # life
 
@@ -138,6 +143,7 @@ class GroupQueueManager:
 
     async def _stop(self) -> None:
         self._dispatch.desks.close_all()
+        self._dispatch.trays.close_all()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._started is None:
@@ -169,6 +175,7 @@ class GroupQueueManager:
         return QueueSnapshot(
             machine=self.machine.snapshot(),
             shelf=self._dispatch.shelf.copy(),
+            unscored=self._dispatch.trays.unscored(),
             positions={mode: source.position() for mode, source in self._dispatch.sources.items()},
             steps_are_versions=self.steps_are_versions,
         )
@@ -179,6 +186,9 @@ class GroupQueueManager:
             raise Refused("a queue that runs cannot be restored; make a new one and restore it before it starts")
         self.machine = self._dispatch.machine = Machine.restore(snapshot.machine)
         self._dispatch.shelf = snapshot.shelf.copy()
+        for kind, trajectories in snapshot.unscored.items():
+            for trajectory in trajectories:
+                self._dispatch.trays.put(kind, trajectory)
         for mode, position in snapshot.positions.items():
             self._dispatch.sources[mode].restore(position)
         self.steps_are_versions = snapshot.steps_are_versions
@@ -212,19 +222,36 @@ class GroupQueueManager:
         if not self.is_closed:
             self.tell(WorkerLost(worker, why))
 
-    async def dismiss(self, mode: Mode, workers: Sequence[str]) -> None:
-        """The consumers of a mode and its workers are gone; everybody else goes on."""
+    async def dismiss(self, mode: Mode, workers: Sequence[str], rewarded: Sequence[str]) -> None:
+        """The consumers of a mode, its workers and the rewards of some kinds are gone; everybody else goes on."""
         for want in self.machine.status().lanes[mode].waiting:
             future = self._dispatch.waiting.get(want.consumer)
             if future is not None and not future.done():
                 future.set_result(None)
             self.tell(WantWithdrawn(want.consumer))
         for worker in workers:
-            await self.leave(worker, "its scheduler was shut down")
+            await self.leave(worker, LEFT)
+        for kind in rewarded:
+            await self.close_tray(kind, LEFT)
 
     async def lease(self, worker: str, k: int) -> list[Order]:
         """Orders for a worker, at most `k` leases among them; waits for some; none at all means that all is over."""
         return await self._dispatch.desks.fetch(worker, k)
+
+    async def open_tray(self, kind: str, *, in_groups: bool) -> None:
+        """A reward worker scores what is played of a kind."""
+        mode: Mode = "val" if kind.startswith("val/") else "train"
+        self._dispatch.trays.open(kind, self.machine.settings.of(mode).group_size if in_groups else 1)
+
+    async def close_tray(self, kind: str, why: str) -> None:
+        """A reward worker is gone, and with it the scores it owed."""
+        for attempt in self._dispatch.trays.close(kind):
+            if not self.is_closed and self._dispatch.trays.settle(attempt):
+                self.tell(AttemptEnded(attempt, Failed("worker", why)))
+
+    async def fetch_unscored(self, kind: str) -> Sequence[Job | Forget]:
+        """Played episodes of a kind, to be scored; waits for some; none at all means that all is over."""
+        return await self._dispatch.trays.fetch(kind)
 
     async def report(self, news: Sequence[News]) -> None:
         """What happened to attempts, in the order in which it happened."""
@@ -314,13 +341,21 @@ class GroupQueueManager:
         match news:
             case Progressed(attempt=attempt, tokens=tokens, oldest_version=version):
                 self.tell(AttemptProgressed(attempt, tokens, version))
+            case PlayedOut(kind=kind, trajectory=trajectory):
+                late, attempt = self.machine.late, trajectory.attempt
+                self._dispatch.trays.put(kind, trajectory)
+                self.tell(EpisodeEnded(attempt, trajectory.policy_tokens, trajectory.oldest_version))
+                if self.machine.late > late:
+                    self._dispatch.trays.settle(attempt)
             case Played(attempt=attempt, outcome=outcome, trajectory=trajectory):
+                self._dispatch.trays.settle(attempt)
                 late = self.machine.late
                 is_new = self._dispatch.shelf.put(attempt, trajectory)
                 self.tell(AttemptEnded(attempt, outcome))
                 if is_new and self.machine.late > late:
                     self._dispatch.shelf.discard(attempt)
             case Broken(attempt=attempt, outcome=failed):
+                self._dispatch.trays.settle(attempt)
                 self._note_failure(attempt, failed)
                 self.tell(AttemptEnded(attempt, failed))
             case EngineGone(engine=engine, why=why):
@@ -391,24 +426,12 @@ class GroupQueueManager:
             told = "; ".join(f"{name}: {why}" for name, why in self.fleet.lost.items())
             self.crew.fail(EngineError(f"all engines are lost: {told}"))
 
-    async def see_through(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Do something to its end, even if whoever asked for it gives up meanwhile."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._promised.add(done)
-        done.add_done_callback(self._forget_promise)
-        self.crew.spawn(_into(done, work), name)
-        return await asyncio.shield(done)
-
-    def _forget_promise(self, done: "asyncio.Future[Any]") -> None:
-        self._promised.discard(done)
-        if not done.cancelled():
-            done.exception()  # one that nobody waited for is no news to the event loop
-
     def _fail_all(self, error: BaseException) -> None:
         """Whoever waits is told why it waits in vain."""
-        for future in [*self._dispatch.waiting.values(), *self._promised]:
+        for future in self._dispatch.waiting.values():
             if not future.done():
                 future.set_exception(error)
+        self.pledges.fail_all(error)
 
     def _end_all(self) -> None:
         """Drop what lives; whoever waits gets None."""
@@ -417,17 +440,4 @@ class GroupQueueManager:
         for future in self._dispatch.waiting.values():
             if not future.done():
                 future.set_result(None)
-        for promise in [*self._promised]:
-            if not promise.done():
-                promise.set_exception(Refused(OVER))
-
-
-async def _into(done: "asyncio.Future[T]", work: Coroutine[Any, Any, T]) -> None:
-    try:
-        result = await work
-    except WindrowError as error:
-        if not done.done():
-            done.set_exception(error)
-    else:
-        if not done.done():
-            done.set_result(result)
+        self.pledges.fail_all(Refused(OVER))

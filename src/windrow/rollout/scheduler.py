@@ -20,10 +20,11 @@ from windrow.nearest import did_you_mean
 from windrow.observe.metrics import Meter
 from windrow.protocol import DataProto
 from windrow.rollout.batching import make_batch
-from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig, kind_name
 from windrow.rollout.dispatch import Delivery
 from windrow.rollout.episodes import EpisodeSettings
 from windrow.rollout.queue import GroupQueueManager
+from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.sharing import InferCluster, commons_of
 from windrow.rollout.summary import note_batch, note_state
 from windrow.rollout.workers import EnvWorker, Sighting
@@ -71,11 +72,12 @@ class RolloutScheduler:
         self._config = _checked(config, "config")
         self._env = _checked(env_manager_config, "env_manager_config")
         self._collator = collator
-        self._envs = self._env.factories()
+        self._envs = self._env.kinds(self.mode)
         self._commons = commons_of(infer_cluster)
         self._commons.move_in(self.mode, self._config, self._env)
         self._queue: GroupQueueManager | None = None
         self._workers: list[EnvWorker] = []
+        self._reward_workers: list[RewardWorker] = []
         self._has_asked = False
         self._newest_step = 0  # that was asked for
         self._answered_step: int | None = None  # the last step whose batch came
@@ -174,7 +176,8 @@ class RolloutScheduler:
         if self._has_left:
             return
         self._closed = True
-        await self._commons.move_out(self.mode, [worker.name for worker in self._workers])
+        rewarded = [worker.kind for worker in self._reward_workers]
+        await self._commons.move_out(self.mode, [worker.name for worker in self._workers], rewarded)
         self._has_left = True
 
     def metrics(self) -> dict[str, float]:
@@ -191,7 +194,7 @@ class RolloutScheduler:
         return RolloutStatus(
             mode=self.mode,
             scheduling=None if queue is None else queue.status(),
-            episodes=tuple(sighting for worker in self._workers for sighting in worker.sightings()),
+            episodes=tuple(sighting for worker in self._all_workers() for sighting in worker.sightings()),
             stalled="" if queue is None else queue.stalled,
             lost_engines={} if queue is None else dict(queue.fleet.lost),
             version_is="the step number" if by_step else "acknowledged by the engines",
@@ -202,6 +205,9 @@ class RolloutScheduler:
         return {} if self._queue is None else self._queue.machine.ledgers
 
     # inside
+
+    def _all_workers(self) -> list[EnvWorker | RewardWorker]:
+        return [*self._workers, *self._reward_workers]
 
     def _check_step(self, step: int) -> None:
         if step < self._newest_step:
@@ -235,7 +241,8 @@ class RolloutScheduler:
     def _start_workers(self, queue: GroupQueueManager) -> None:
         env = self._env
         settings = self._episode_settings()
-        kinds = tuple(f"{self.mode}/{tag}" for tag in self._envs)
+        kinds = tuple(kind_name(self.mode, tag) for tag in self._envs)
+        self._start_reward_workers(queue)
         count = min(env.num_workers, env.slots)
         for rank in range(count):
             slots = env.slots // count + (rank < env.slots % count)
@@ -243,6 +250,16 @@ class RolloutScheduler:
             worker = EnvWorker(name, queue, self.infer_cluster.workers, self._envs, settings, slots=slots, kinds=kinds)
             self._workers.append(worker)
             queue.crew.spawn(worker.run(), name, ends_itself=True)
+
+    def _start_reward_workers(self, queue: GroupQueueManager) -> None:
+        for tag, env in self._env.by_tag().items():
+            make = env.reward_maker()
+            if make is None:
+                continue
+            kind = kind_name(self.mode, tag)
+            worker = RewardWorker(f"reward of {kind}", kind, queue, make, env.reward_limits, closes=env.owns_reward)
+            self._reward_workers.append(worker)
+            queue.crew.spawn(worker.run(), worker.name, ends_itself=True)
 
     def _episode_settings(self) -> EpisodeSettings:
         config, env = self._config, self._env
@@ -256,7 +273,6 @@ class RolloutScheduler:
             max_turns=env.max_turns,
             limit_tokens=min(context, own),
             limit_is="context" if context <= own else "max_tokens",
-            step_timeout_s=env.step_timeout_s,
             seed=config.seed,
         )
 

@@ -63,12 +63,12 @@ class Commons:
         assert self._control is not None, "open() comes first"
         return self._control
 
-    async def move_out(self, mode: Mode, workers: Sequence[str]) -> None:
-        """A scheduler leaves with its workers; the last one ends everything."""
+    async def move_out(self, mode: Mode, workers: Sequence[str], rewarded: Sequence[str]) -> None:
+        """A scheduler leaves with its workers and the rewards of some kinds; the last one ends everything."""
         self._tenants.pop(mode, None)
         if self._tenants:
             if self._opened is not None:
-                await self._opened.dismiss(mode, workers)
+                await self._opened.dismiss(mode, workers, rewarded)
             return
         self.is_over = True
         try:

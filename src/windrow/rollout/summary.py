@@ -24,11 +24,17 @@ def note_batch(meter: Meter, delivery: Delivery) -> None:
     meter.observe("episode/requests", (turn.requests for turn in turns))
     for trajectory in trajectories:
         meter.count("episode/ended_total", part=trajectory.ending)
+        for name, value in trajectory.scores.items():
+            meter.observe("reward/part", [value], name)
+        if trajectory.reward_ended_at:
+            meter.observe("reward/seconds", [trajectory.reward_ended_at - trajectory.reward_began_at])
+            meter.observe("reward/waiting_s", [trajectory.reward_began_at - trajectory.ended_at])
 
 
 def note_state(meter: Meter, status: Status) -> None:
     """Measure where everything stands."""
     meter.set("attempt/playing", sum(lane.attempts_playing for lane in status.lanes.values()))
+    meter.set("reward/unscored", status.attempts_scoring)
     meter.set("group/ready", sum(lane.groups_ready for lane in status.lanes.values()))
     meter.set("engine/serving", sum(engine.state == "serving" for engine in status.engines))
     meter.set("engine/version", status.version)

@@ -7,13 +7,16 @@ anybody's fault: it ends the worker, and with it the queue.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Protocol, assert_never
 
 from windrow.engines.protocol import Engine
-from windrow.envs.protocol import EnvFactory
+from windrow.envs.places import Place, open_place
 from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame
+from windrow.rollout.config import kind_name
+from windrow.rollout.env_config import EnvKind
 from windrow.rollout.episodes import Episode, EpisodeSettings
-from windrow.rollout.orders import Broken, Cancel, EngineGone, Lease, Move, News, Order, Played, Progressed
+from windrow.rollout.orders import Broken, Cancel, EngineGone, Lease, Move, News, Order, Played, PlayedOut, Progressed
 from windrow.rollout.router import MOVE_GRACE_S, Route
 from windrow.trajectory import Trajectory
 from windrow.types import AttemptId, Blame, Failed, Finished, Value, but
@@ -49,7 +52,7 @@ class EnvWorker:
         name: str,
         queue: Queue,
         engines: Mapping[str, Engine],
-        envs: Mapping[str, EnvFactory],
+        envs: Mapping[str, EnvKind],
         settings: EpisodeSettings,
         *,
         slots: int,
@@ -59,6 +62,7 @@ class EnvWorker:
         self._queue = queue
         self._engines = engines
         self._envs = envs
+        self._places: dict[str, Place] = {}  # by tag, while it runs
         self._settings = settings
         self._slots = slots
         self._kinds = kinds
@@ -79,13 +83,17 @@ class EnvWorker:
         waits for     the queue to have some
         unblocked by  GrantLease, CancelAttempt, MoveAttempt, the queue's end
         """
-        await self._queue.join(self.name, self._slots, self._kinds)
-        async with asyncio.TaskGroup() as closings:
-            try:
-                await self._serve(closings)
-            finally:
-                if self._closing:
-                    await asyncio.wait([*self._closing])  # whatever happened; each has a short limit of its own
+        async with AsyncExitStack() as stack:
+            for tag, kind in self._envs.items():
+                self._places[tag] = place = open_place(kind.make, kind.place)
+                stack.push_async_callback(place.close)
+            await self._queue.join(self.name, self._slots, self._kinds)
+            async with asyncio.TaskGroup() as closings:
+                try:
+                    await self._serve(closings)
+                finally:
+                    if self._closing:
+                        await asyncio.wait([*self._closing])  # whatever happened; each has a short limit of its own
 
     async def _serve(self, closings: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as group:
@@ -116,7 +124,7 @@ class EnvWorker:
 
     def _begin(self, lease: Lease, group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> None:
         route = Route(lease.attempt, lease.engine, self._engines, self._lost)
-        episode = Episode(lease, self._settings, route)
+        episode = Episode(lease, self._settings, self._envs[lease.task.tag].times, route)
         self._episodes[lease.attempt] = episode
         task = group.create_task(self._play(episode, closings), name=f"episode {lease.attempt}")
         self._tasks[lease.attempt] = task
@@ -135,12 +143,12 @@ class EnvWorker:
     async def _play(self, episode: Episode, closings: asyncio.TaskGroup) -> None:
         attempt = episode.lease.attempt
         try:
-            trajectory = await episode.play(self._envs[episode.lease.task.tag], self._progressed)
+            trajectory = await episode.play(self._places[episode.lease.task.tag], self._progressed)
         except WindrowError as error:
             outcome = Failed(_blamed(error), str(error), episode.tokens)
             self._post(Broken(attempt, outcome))
         else:
-            self._post(_played(but(trajectory, worker=self.name)))
+            self._post(self._ended(but(trajectory, worker=self.name)))
         finally:
             # in a task of its own: neither news wait for it nor does the end of the attempt break it off
             closing = closings.create_task(episode.close(), name=f"close of {attempt}")
@@ -158,6 +166,13 @@ class EnvWorker:
 
     def _progressed(self, episode: Episode) -> None:
         self._post(Progressed(episode.lease.attempt, episode.tokens, episode.oldest_version))
+
+    def _ended(self, trajectory: Trajectory) -> News:
+        """News of an episode that came to its end: its score, or that a reward has to give it."""
+        tag = trajectory.task.tag
+        if self._envs[tag].is_scored:
+            return PlayedOut(kind_name(trajectory.mode, tag), trajectory)
+        return played(trajectory)
 
     def _lost(self, engine: str, why: str) -> None:
         self._post(EngineGone(engine, why))
@@ -192,7 +207,8 @@ class EnvWorker:
         )
 
 
-def _played(trajectory: Trajectory) -> Played:
+def played(trajectory: Trajectory) -> Played:
+    """News of a trajectory with its score."""
     outcome = Finished(
         score=trajectory.score,
         tokens=trajectory.policy_tokens,

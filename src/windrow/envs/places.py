@@ -1,0 +1,206 @@
+"""Where environments are played: on the event loop, in a thread of their own, or in a process of their own.
+
+Promises: the same environment does the same in all three, as far as whoever plays it can see; what differs is what it
+can do to others.
+
+| isolation | while it blocks | if it never comes back | if it crashes or exhausts its memory |
+| --- | --- | --- | --- |
+| `inline` | everything stands still | everything stands still, for ever | so does everything |
+| `thread` | nothing else is held up | the thread is left behind, and counted | so does everything |
+| `process` | nothing else is held up | it is killed, with everything below it | one episode fails, with its traceback |
+
+A call is given up by cancelling it, which is how deadlines come; a process is killed in that moment, however the
+environment feels about it. `deadline()` says the same inside as outside.
+
+For a process the factory, the tasks and everything that the environment returns must be picklable (`isolation.pickles`:
+lambdas and classes of a script are); threads and processes need an event loop on the real clock.
+"""
+
+import asyncio
+from functools import partial
+from typing import Protocol, TypeVar, assert_never
+
+from windrow.envs.protocol import DEADLINE, Env, EnvFactory, Isolation, Observation, Step
+from windrow.errors import EnvError
+from windrow.isolation.host import Host
+from windrow.isolation.hosts import Hosts
+from windrow.isolation.settings import HostSettings
+from windrow.isolation.threads import ThreadHost, Threads, ThreadSettings
+from windrow.trajectory import Task
+from windrow.types import Value
+
+H = TypeVar("H")
+
+
+class PlaceSettings(Value, frozen=True, kw_only=True):
+    """How the environments of one kind are kept apart from the rest."""
+
+    name: str
+    """For messages."""
+    isolation: Isolation = "inline"
+    reusable: bool = False
+    """Its process may be used for another episode, with another object in it."""
+    ahead: int = 2
+    """Processes kept ready before they are needed."""
+    memory_mb: int | None = None
+    """What one process may have beyond what it began with."""
+    preload: tuple[str, ...] = ()
+    """Modules that the environment imports late: imported once for all processes instead of once in each."""
+
+
+class Place(Protocol):
+    """Where the environments of one kind are played."""
+
+    def make(self) -> Env:
+        """An environment for one episode; whatever takes time happens when it is started."""
+        ...
+
+    async def close(self) -> None:
+        """When it returns nothing that was started here is left, except threads that never end."""
+        ...
+
+
+def open_place(make: EnvFactory, settings: PlaceSettings) -> Place:
+    """A place for the environments that `make` makes; inside a running event loop it gets ready at once."""
+    name = f"environment {settings.name!r}"
+    guest = partial(_Guest, make)
+    match settings.isolation:
+        case "inline":
+            return _Inline(make)
+        case "thread":
+            return _InThreads(Threads(guest, ThreadSettings(name=name, error=EnvError)))
+        case "process":
+            hosts = HostSettings(
+                name=name,
+                error=EnvError,
+                reuse="process" if settings.reusable else "never",
+                ahead=settings.ahead,
+                memory_mb=settings.memory_mb,
+                preload=("windrow.trajectory", *settings.preload),
+            )
+            return _InProcesses(Hosts(guest, hosts))
+        case _:
+            assert_never(settings.isolation)
+
+
+class _Guest:
+    """An environment where it lives: each call comes with its deadline."""
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._env = make()
+
+    async def start(self, deadline: float | None, task: Task) -> Observation:
+        DEADLINE.set(deadline)
+        return await self._env.start(task)
+
+    async def step(self, deadline: float | None, action: str) -> Step:
+        DEADLINE.set(deadline)
+        return await self._env.step(action)
+
+    async def close(self, deadline: float | None) -> None:
+        DEADLINE.set(deadline)
+        await self._env.close()
+
+
+class _Inline:
+    def __init__(self, make: EnvFactory) -> None:
+        self._make = make
+
+    def make(self) -> Env:
+        return self._make()
+
+    async def close(self) -> None:
+        pass
+
+
+class _InThreads:
+    def __init__(self, threads: Threads) -> None:
+        self.threads = threads
+
+    def make(self) -> Env:
+        return _ThreadEnv(self.threads)
+
+    async def close(self) -> None:
+        await self.threads.close()
+
+
+class _InProcesses:
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+        if _in_a_loop():
+            hosts.open()
+
+    def make(self) -> Env:
+        return _ProcessEnv(self.hosts)
+
+    async def close(self) -> None:
+        await self.hosts.close()
+
+
+class _ThreadEnv:
+    """An environment as seen from outside its thread."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._host: ThreadHost | None = None
+
+    async def start(self, task: Task) -> Observation:
+        self._host = self._threads.take()
+        observation: Observation = await self._host.call("start", DEADLINE.get(), task)
+        return observation
+
+    async def step(self, action: str) -> Step:
+        step: Step = await _begun(self._host).call("step", DEADLINE.get(), action)
+        return step
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            return
+        try:
+            await host.call_last("close", DEADLINE.get())
+        finally:
+            self._threads.give_back(host)
+
+
+class _ProcessEnv:
+    """An environment as seen from outside its process."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._host: Host | None = None
+
+    async def start(self, task: Task) -> Observation:
+        self._host = await self._hosts.take()
+        observation: Observation = await self._host.call("start", DEADLINE.get(), task)
+        return observation
+
+    async def step(self, action: str) -> Step:
+        step: Step = await _begun(self._host).call("step", DEADLINE.get(), action)
+        return step
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            return
+        try:
+            if host.is_alive:
+                await host.call("close", DEADLINE.get())
+        finally:
+            self._hosts.give_back(host)
+        if not host.is_alive:
+            await host.gone()
+
+
+def _begun(host: H | None) -> H:
+    if host is None:
+        raise EnvError("an environment is played that was not started, or closed already; start it first")
+    return host
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""The settings of one kind of environment: what it is, where it lives, how long it may take, what scores it."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from windrow.core.settings import Count, Natural, Seconds, Weight
+from windrow.envs.places import PlaceSettings
+from windrow.envs.protocol import EnvFactory, Isolation
+from windrow.envs.shipped import describe, find
+from windrow.errors import ConfigError
+from windrow.nearest import did_you_mean
+from windrow.rewards.protocol import GroupReward, Reward
+from windrow.rewards.shipped import SHIPPED
+from windrow.rewards.shipped import find as find_reward
+from windrow.types import Meta, Value
+
+Anything = Any
+"""A value that only Python can give: a class, a function, an object; a file gives its name."""
+
+Retry = Literal["never", "transient", "always"]
+"""Which failures of a reward are tried again: none, those of a service or a deadline, all."""
+
+NO_REWARD = "none"
+"""The name that stands for the sum of the steps' rewards."""
+
+AnyReward = Reward | GroupReward
+
+
+class RewardLimits(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a reward is asked."""
+
+    at_once: Annotated[Count, Meta(description="episodes that are scored at the same time")] = 16
+    timeout_s: Annotated[Seconds, Meta(description="longest time one score may take")] = 60.0
+    retries: Annotated[Natural, Meta(description="times that a failed score is tried again")] = 2
+    retry: Annotated[
+        Retry, Meta(description="which failures are tried again: never, transient (services, deadlines), always")
+    ] = "transient"
+    retry_after_s: Annotated[float, Meta(ge=0.0, description="wait before the first retry; doubles with each")] = 0.5
+    isolation: Annotated[
+        Isolation | None,
+        Meta(description="where it runs: inline, thread, process; none: where it says, or in a thread if it may block"),
+    ] = None
+
+
+class EnvTimes(Value, frozen=True, kw_only=True):
+    """How long an environment may take."""
+
+    start_s: float
+    step_s: float
+    close_s: float
+
+
+class EnvKind(Value, frozen=True, kw_only=True, gc=True):
+    """What a worker needs to play the environments of one tag."""
+
+    make: EnvFactory
+    place: PlaceSettings
+    times: EnvTimes
+    is_scored: bool = False
+    """By a reward, when it was played."""
+
+
+class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """One kind of environment."""
+
+    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")] = (
+        "guess"
+    )
+    env_args: Annotated[dict[str, Any], Meta(description="arguments of the environment's class")] = {}
+    isolation: Annotated[
+        Isolation, Meta(description="inline: on the event loop; thread: may block; process: may hang or crash as well")
+    ] = "inline"
+    reusable: Annotated[bool, Meta(description="a process may play one episode after another")] = False
+    ahead: Annotated[Natural, Meta(description="processes that are started before they are needed")] = 2
+    memory_mb: Annotated[Count | None, Meta(description="memory that one process may use; none: no limit")] = None
+    max_at_once: Annotated[Count | None, Meta(description="environments of this kind at once; none: all slots")] = None
+    start_timeout_s: Annotated[Seconds, Meta(description="longest time the start of an environment may take")] = 60.0
+    step_timeout_s: Annotated[Seconds, Meta(description="longest time one step of an environment may take")] = 60.0
+    close_timeout_s: Annotated[Seconds, Meta(description="longest time an environment may take to close")] = 5.0
+    reward: Annotated[
+        Anything,
+        Meta(
+            description="name of a shipped reward, or names with weights; in Python also a reward; not set: that of "
+            "the environment, if it has one; none: the sum of its steps"
+        ),
+    ] = None
+    reward_limits: Annotated[RewardLimits, Meta(description="how it is asked")] = RewardLimits()
+
+    def __post_init__(self) -> None:
+        env: object = self.env
+        if not callable(env) and not isinstance(env, str):
+            raise ConfigError(f"env must be a name or something that makes an environment, got {env!r}")
+        if isinstance(env, type) and "start" not in dir(env):
+            raise ConfigError(
+                f"{env.__name__} has no start, so it is no environment; "
+                f"a class with reset and step becomes one by windrow.plain({env.__name__})"
+            )
+        if self.reward is not None and not isinstance(self.reward, str | Mapping | Reward | GroupReward):
+            raise ConfigError(
+                f"reward must be a name, names with weights, or have score or score_group, got {self.reward!r:.60}"
+            )
+
+    def factory(self) -> EnvFactory:
+        """What makes the environments."""
+        if isinstance(self.env, str):
+            return find(self.env, **self.env_args)
+        make: EnvFactory = self.env
+        return partial(make, **self.env_args) if self.env_args else make
+
+    def reward_maker(self) -> Callable[[], AnyReward] | None:
+        """What makes its reward; None if its steps are the score."""
+        reward = self.reward
+        if reward is None:
+            reward = describe(self.env).reward if isinstance(self.env, str) else ""
+        if reward in ("", NO_REWARD):
+            return None
+        if isinstance(reward, str | Mapping):
+            check_names(reward)
+            return partial(find_reward, reward)
+        return lambda: reward
+
+    @property
+    def owns_reward(self) -> bool:
+        """The reward is made here, from its name, so it is closed here as well."""
+        return self.reward is None or isinstance(self.reward, str | Mapping)
+
+    def kind(self, name: str) -> EnvKind:
+        """The same for a worker."""
+        place = PlaceSettings(
+            name=name,
+            isolation=self.isolation,
+            reusable=self.reusable,
+            ahead=self.ahead,
+            memory_mb=self.memory_mb,
+        )
+        times = EnvTimes(start_s=self.start_timeout_s, step_s=self.step_timeout_s, close_s=self.close_timeout_s)
+        return EnvKind(make=self.factory(), place=place, times=times, is_scored=self.reward_maker() is not None)
+
+
+def check_names(reward: str | Mapping[str, float]) -> None:
+    """Refuse rewards that nobody knows, before anything begins."""
+    for name in [reward] if isinstance(reward, str) else reward:
+        if name not in SHIPPED:
+            raise ConfigError(f"unknown reward {name!r}{did_you_mean(name, SHIPPED)}")
+
+
+class TagConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """One of several kinds of environments in a run."""
+
+    weight: Annotated[Weight, Meta(description="share of the groups, honoured over a window")] = 1.0
