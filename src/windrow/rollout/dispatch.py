@@ -40,7 +40,7 @@ from windrow.rollout.orders import Cancel, Lease, Move
 from windrow.rollout.shelf import Shelf
 from windrow.rollout.supervision import Crew
 from windrow.rollout.trays import Trays
-from windrow.sources.protocol import TaskSource
+from windrow.sources.protocol import Learner, TaskSource
 from windrow.trajectory import Trajectory
 from windrow.types import Mode, Value
 
@@ -168,6 +168,14 @@ class Dispatch:
             accepted = bool(await verdict if isinstance(verdict, Awaitable) else verdict)  # numpy has its own bool
         if not self.is_closed:
             self._tell(GroupJudged(command.group, accepted))
+
+    def note_scores(self, members: list[Trajectory]) -> None:
+        """A group is complete; its source may want to know how it went."""
+        first = members[0]
+        source = self.sources[first.mode]
+        if isinstance(source, Learner) and len(members) == self.machine.settings.of(first.mode).group_size:
+            with blame(ConfigError, f"task source of {first.mode}", "was told the scores of", first.task.name):
+                source.note(first.task, [member.score for member in members])
 
     def open_sources(self, mode: Mode) -> None:
         """The source of a mode begins again."""

@@ -351,9 +351,12 @@ class GroupQueueManager:
                 self._dispatch.trays.settle(attempt)
                 late = self.machine.late
                 is_new = self._dispatch.shelf.put(attempt, trajectory)
+                members = self._dispatch.shelf.members(attempt.group)  # before the machine throws them away
                 self.tell(AttemptEnded(attempt, outcome))
                 if is_new and self.machine.late > late:
                     self._dispatch.shelf.discard(attempt)
+                elif is_new:
+                    self._dispatch.note_scores(members)
             case Broken(attempt=attempt, outcome=failed):
                 self._dispatch.trays.settle(attempt)
                 self._note_failure(attempt, failed)

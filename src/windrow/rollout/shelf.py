@@ -56,6 +56,11 @@ class Shelf:
         folder.trajectories[attempt] = trajectory
         return True
 
+    def members(self, group: int) -> list[Trajectory]:
+        """What lies here of a group, in the order in which it came."""
+        folder = self._folders.get(group)
+        return [] if folder is None else [*folder.trajectories.values()]
+
     def discard(self, attempt: AttemptId) -> None:
         """Nobody wants this one."""
         folder = self._folders.get(attempt.group)
