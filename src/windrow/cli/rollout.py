@@ -113,6 +113,8 @@ def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> i
         ("trajectories", f"{collected.trajectories} in {collected.groups} groups, {per_s:.3g} per second"),
         ("sampled tokens", f"{collected.tokens:,}"),
         ("score", "–" if score is None else f"mean {score:.3f} in the last batch"),
+        *((f"score, {name}", f"mean {mean:.3f}") for name, mean in _means(collected, "episode/score_by_tag/")),
+        *((f"part of the score, {name}", f"mean {mean:.3f}") for name, mean in _means(collected, "reward/part/")),
         *(
             (f"ledger, {mode}", _account(ledger.attempts))
             for mode, ledger in ledgers.items()
@@ -134,6 +136,15 @@ def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> i
         }
     )
     return 1 if missing else 0
+
+
+def _means(collected: Collected, prefix: str) -> list[tuple[str, float]]:
+    """The means of all metrics that begin like this, by the rest of their names."""
+    return [
+        (name.removeprefix(prefix).removesuffix("/mean"), value)
+        for name, value in collected.metrics.items()
+        if name.startswith(prefix) and name.endswith("/mean")
+    ]
 
 
 def _balances(ledger: "Ledger") -> bool:

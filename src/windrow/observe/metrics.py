@@ -47,6 +47,7 @@ METRICS = {
         spread("batch/making_s", "time to pad a batch"),
         spread("batch/lag_versions", "age of each group when it was handed out"),
         spread("episode/score", "score of each trajectory"),
+        spread("episode/score_by_tag", "the same, if there are several tags", "tag"),
         spread("episode/turns", "turns of each trajectory"),
         spread("episode/policy_tokens", "sampled tokens of each trajectory"),
         spread("episode/seconds", "time from the lease to the end"),

@@ -24,6 +24,8 @@ def note_batch(meter: Meter, delivery: Delivery) -> None:
     meter.observe("episode/requests", (turn.requests for turn in turns))
     for trajectory in trajectories:
         meter.count("episode/ended_total", part=trajectory.ending)
+        if trajectory.task.tag:
+            meter.observe("episode/score_by_tag", [trajectory.score], trajectory.task.tag)
         for name, value in trajectory.scores.items():
             meter.observe("reward/part", [value], name)
         if trajectory.reward_ended_at:
