@@ -1,8 +1,12 @@
-"""A number to guess: the smallest environment with turns in it."""
+"""A number to guess: the smallest environment with turns in it.
+
+Two of the ten numbers are held out; hints lead to them as to the others.
+"""
 
 import random
 import re
 
+from windrow.envs.drawing import draw
 from windrow.envs.protocol import Observation, Step
 from windrow.trajectory import Task
 
@@ -17,16 +21,16 @@ class GuessEnv:
         self._secret = 0
 
     async def start(self, task: Task) -> Observation:
-        self._secret = random.Random(task.seed).randint(0, LARGEST)
+        self._secret = draw(task, lambda rng: rng.randint(0, LARGEST), _key)
         return f"guess a number from 0 to {LARGEST}"
 
     async def step(self, action: str) -> Step:
         self._turns_left -= 1
-        said = re.search(r"\d+", action)
+        said = re.search(r"\d{1,9}", action)
         if said is not None and int(said.group()) == self._secret:
-            return Step(observation="right", reward=1.0, terminated=True)
+            return Step(observation="right", reward=1.0, terminated=True, info=self._info)
         over = self._turns_left <= 0
-        return Step(observation=self._hint(said), terminated=over)
+        return Step(observation=self._hint(said), terminated=over, info=self._info if over else {})
 
     async def close(self) -> None:
         pass
@@ -35,7 +39,19 @@ class GuessEnv:
         """What a perfect player says."""
         return str(self._secret)
 
+    def wander(self, rng: random.Random) -> str:
+        """Any of the numbers."""
+        return str(rng.randint(0, LARGEST))
+
+    @property
+    def _info(self) -> dict[str, str]:
+        return {"problem": _key(self._secret)}
+
     def _hint(self, said: re.Match[str] | None) -> str:
         if said is None:
             return "say a number"
         return "higher" if int(said.group()) < self._secret else "lower"
+
+
+def _key(secret: int) -> str:
+    return f"number {secret}"

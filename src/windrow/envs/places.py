@@ -17,6 +17,7 @@ lambdas and classes of a script are); threads and processes need an event loop o
 """
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar, assert_never
 
@@ -30,6 +31,9 @@ from windrow.trajectory import Task
 from windrow.types import Value
 
 H = TypeVar("H")
+
+DYING_S = 1.0
+"""How long an environment's end waits for its process's; on a busy machine that may take longer, and then it does."""
 
 
 class PlaceSettings(Value, frozen=True, kw_only=True):
@@ -189,7 +193,9 @@ class _ProcessEnv:
         finally:
             self._hosts.give_back(host)
         if not host.is_alive:
-            await host.gone()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DYING_S):
+                    await host.gone()
 
 
 def _begun(host: H | None) -> H:

@@ -36,10 +36,119 @@ def _guess() -> Callable[..., Any]:
     return GuessEnv
 
 
+def _frozen_lake() -> Callable[..., Any]:
+    from windrow.envs.frozen_lake import FrozenLakeEnv, ice
+
+    ice()  # if gymnasium is missing it is said before anything is played
+    return FrozenLakeEnv
+
+
+def _sokoban() -> Callable[..., Any]:
+    from windrow.envs.sokoban import SokobanEnv
+
+    return SokobanEnv
+
+
+def _shop() -> Callable[..., Any]:
+    from windrow.envs.shop import ShopEnv
+
+    return ShopEnv
+
+
+def _guess_tools() -> Callable[..., Any]:
+    from windrow.envs.guess_tools import GuessToolsEnv
+
+    return GuessToolsEnv
+
+
+def _arithmetic() -> Callable[..., Any]:
+    from windrow.envs.arithmetic import ArithmeticEnv
+
+    return ArithmeticEnv
+
+
+def _word_problems() -> Callable[..., Any]:
+    from windrow.envs.word_problems import WordProblemEnv
+
+    return WordProblemEnv
+
+
+def _programs() -> Callable[..., Any]:
+    from windrow.envs.programs import ProgramEnv
+
+    return ProgramEnv
+
+
+def _instructions() -> Callable[..., Any]:
+    from windrow.envs.instructions import InstructionEnv
+
+    return InstructionEnv
+
+
 SHIPPED: dict[str, Shipped] = {
     each.name: each
     for each in (
         Shipped(name="guess", kind="multi-turn", tag="guess", about="a number from 0 to 9, with hints", load=_guess),
+        Shipped(
+            name="frozen_lake",
+            kind="multi-turn",
+            tag="frozen_lake",
+            about="over the ice to the goal, on random maps (Gymnasium's FrozenLake)",
+            load=_frozen_lake,
+        ),
+        Shipped(
+            name="sokoban",
+            kind="multi-turn",
+            tag="sokoban",
+            about="boxes to push onto targets, in rooms made at random",
+            load=_sokoban,
+        ),
+        Shipped(
+            name="shop",
+            kind="multi-turn",
+            tag="shop",
+            about="search, look, choose options, buy (after WebShop)",
+            load=_shop,
+        ),
+        Shipped(
+            name="guess_tools",
+            kind="tools",
+            tag="guess_tools",
+            about="a hidden number, found by calling tools",
+            load=_guess_tools,
+        ),
+        Shipped(
+            name="arithmetic",
+            kind="single-turn",
+            tag="math",
+            about="sums to be worked out",
+            load=_arithmetic,
+            reward="math",
+        ),
+        Shipped(
+            name="word_problems",
+            kind="single-turn",
+            tag="math",
+            about="little stories with numbers in them",
+            load=_word_problems,
+            reward="math",
+        ),
+        Shipped(
+            name="programs",
+            kind="single-turn",
+            tag="code",
+            about="small Python functions, checked by hidden tests",
+            load=_programs,
+            reward="code",
+        ),
+        Shipped(
+            name="instructions",
+            kind="single-turn",
+            tag="general",
+            about="instructions that a rule can check",
+            load=_instructions,
+            reward="instructions",
+        ),
     )
 }
 

@@ -7,6 +7,7 @@ from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnSt
 from windrow.errors import ConfigError
 from windrow.requests import Sampling
 from windrow.rollout.env_config import Anything, EnvConfig, EnvKind, TagConfig
+from windrow.sources.config import SourceConfig
 from windrow.sources.lists import SeedSource
 from windrow.sources.protocol import TaskSource
 from windrow.trajectory import Split
@@ -20,9 +21,10 @@ class EnvManagerConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fiel
         dict[str, TagConfig],
         Meta(description="several kinds of environments, each with settings of its own in place of those beside"),
     ] = {}
-    tasks: Annotated[Anything, Meta(description="a task source, in Python; none: seeds, as many as max_tasks says")] = (
-        None
-    )
+    task_source: Annotated[
+        SourceConfig | None, Meta(description="where tasks come from; none: seeds, as many as max_tasks says")
+    ] = None
+    tasks: Annotated[Anything, Meta(description="a task source, in Python; then task_source is not used")] = None
     max_tasks: Annotated[Count | None, Meta(description="tasks made from seeds; none: without end")] = None
     num_env_groups: Annotated[Count, Meta(description="groups that are played at once")] = 8
     group_size: Annotated[Count, Meta(description="finished attempts that make a group")] = 8
@@ -64,13 +66,18 @@ class EnvManagerConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def source(self, seed: int, mode: Mode) -> TaskSource:
         """Where its tasks come from; validation is on held-out ones."""
-        if self.tasks is None:
-            split: Split = "train" if mode == "train" else "held_out"
+        split: Split = "train" if mode == "train" else "held_out"
+        own: TaskSource | None = self.tasks
+        if own is None and self.task_source is None:
             return SeedSource(self.by_tag(), seed=seed, max_tasks=self.max_tasks, split=split)
         if self.max_tasks is not None:
             raise ConfigError("max_tasks goes with tasks made from seeds; limit the task source itself")
-        source: TaskSource = self.tasks
-        return source
+        if self.task_source is None:
+            assert own is not None
+            return own
+        if own is not None:
+            raise ConfigError("tasks and task_source both say where tasks come from; give one")
+        return self.task_source.open(seed, split)
 
 
 class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):

@@ -11,7 +11,7 @@ from math import isfinite, lcm
 
 from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
-from windrow.sources.places import MARK, PlacedSource, check_position, mark_of, only_tag
+from windrow.sources.places import MARK, PlacedSource, check_position, check_tag, mark_of, only_tag
 from windrow.sources.protocol import Learner, Retriever, Tagged, TaskSource
 from windrow.trajectory import Task
 from windrow.types import but
@@ -29,8 +29,8 @@ class MixtureSource:
         if not sources:
             raise ConfigError("a mixture needs at least one tag with a source")
         for tag in sources:
-            if BETWEEN in tag or tag.startswith(MARK):
-                raise ConfigError(f"tag {tag!r} of a mixture must not have a {BETWEEN} nor begin with {MARK}")
+            if BETWEEN in check_tag(tag):
+                raise ConfigError(f"tag {tag!r} of a mixture must not have a {BETWEEN} in it")
         self._sources = dict(sources)
         self._mark = mark_of(*sources)
 
@@ -115,7 +115,7 @@ class BlendSource(PlacedSource):
             raise ConfigError("a blend needs at least one source")
         self._sources = dict(sources)
         self._strides = _strides(sources, weights or {})
-        self._tag = tag
+        self._tag = check_tag(tag)
 
     @property
     def tags(self) -> list[str]:

@@ -128,6 +128,13 @@ def check_passes(passes: int | None, what: str) -> None:
         raise ConfigError(f"passes over {what} must be 1 or more, got {passes}")
 
 
+def check_tag(tag: str) -> str:
+    """A tag that cannot be taken for a mark."""
+    if tag.startswith(MARK):
+        raise ConfigError(f"tag {tag!r} must not begin with {MARK}; call it {tag.lstrip(MARK)!r}")
+    return tag
+
+
 def only_tag(source: PlacedSource, what: str) -> str:
     """The one tag of an open source."""
     if len(source.tags) != 1:

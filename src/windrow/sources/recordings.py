@@ -104,7 +104,8 @@ class Recorder:
 
     def _mend(self) -> int:
         """Remove what a crash left of a last record; where the next one goes."""
-        if self.path.stat().st_size < len(MAGIC):
+        begin = os.pread(self._file.fileno(), len(MAGIC), 0)
+        if len(begin) < len(MAGIC) and MAGIC.startswith(begin):
             self._file.truncate(0)
             self._file.write(MAGIC)
             return len(MAGIC)

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Protocol
 
 from windrow.errors import ConfigError
-from windrow.sources.places import MARK, PlacedSource, check_passes, mark_of
+from windrow.sources.files import find_files
+from windrow.sources.places import MARK, PlacedSource, check_passes, check_tag, mark_of
 from windrow.sources.recordings import Head, Recording
 from windrow.sources.rows import Reader
 from windrow.sources.shuffles import Laps
@@ -48,11 +49,11 @@ class ReplaySource(PlacedSource):
         shuffle_seed: int | None = None,
     ) -> None:
         is_file = isinstance(played, str | os.PathLike)
-        super().__init__(f"recording {played}" if is_file else "the trajectories")
+        super().__init__(f"recording {played}" if is_file else "the list of trajectories")
         check_passes(passes, "a recording")
         if min_score > max_score:
             raise ConfigError(f"min_score must not be above max_score, got {min_score} and {max_score}")
-        self._played: Played = Recording(played) if isinstance(played, str | os.PathLike) else InMemory(played)
+        self._played = _opened(played)
         self._bounds = min_score, max_score
         self._passes = passes
         self._shuffle_seed = shuffle_seed
@@ -96,13 +97,22 @@ class ReplaySource(PlacedSource):
             raise ConfigError(f"{self.what} has no task with a mean score from {low:g} to {high:g}")
         picked: dict[str, array[int]] = {}
         for (tag, *_), story in meant.items():
-            picked.setdefault(tag, array("q")).append(story.place)
+            picked.setdefault(check_tag(tag), array("q")).append(story.place)
         self._laps = {
             tag: Laps(len(places), passes=self._passes, shuffle_seed=self._shuffle_seed, name=tag)
             for tag, places in picked.items()
         }
         self._mark = mark_of(self._shuffle_seed, *meant)
         self._picked = picked
+
+
+def _opened(played: str | os.PathLike[str] | Iterable[Trajectory]) -> Played:
+    if not isinstance(played, str | os.PathLike):
+        return InMemory(played)
+    files = find_files(played)
+    if len(files) > 1:
+        raise ConfigError(f"{played} names {len(files)} recordings; replay one, or blend several")
+    return Recording(files[0])
 
 
 class Story(Record):

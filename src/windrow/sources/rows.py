@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 import msgspec
 
 from windrow.errors import ConfigError
-from windrow.sources.places import MARK, PlacedSource, check_passes, mark_of
+from windrow.sources.places import MARK, PlacedSource, check_passes, check_tag, mark_of
 from windrow.sources.shuffles import Laps
 from windrow.trajectory import Split, Task
 from windrow.types import Value
@@ -103,8 +103,7 @@ class RowChoice(Value, frozen=True, kw_only=True, gc=True):
             raise ConfigError(f"held_out must be a share from 0 to below 1, got {self.held_out}")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be 1 or more, got {self.limit}")
-        if self.tag.startswith(MARK):
-            raise ConfigError(f"tag {self.tag!r} must not begin with {MARK}")
+        check_tag(self.tag)
 
     @property
     def columns(self) -> list[str] | None:
@@ -239,12 +238,9 @@ class RowSource(PlacedSource):
         if field is None:
             return self._choice.tag
         tag = row[field]
-        if not isinstance(tag, str) or tag.startswith(MARK):
-            raise ConfigError(
-                f"{self._rows.where(number)}: tag_field {field!r} must be text that does not begin with {MARK}, "
-                f"got {tag!r}"
-            )
-        return tag
+        if not isinstance(tag, str):
+            raise ConfigError(f"{self._rows.where(number)}: tag_field {field!r} must hold text, got {tag!r}")
+        return check_tag(tag)
 
     def _meant(self) -> str:
         choice = self._choice

@@ -1,0 +1,130 @@
+"""Sums to be worked out: `34 + 57 = ?`.
+
+Promises: every answer is a whole number, and so is every quotient on the way to it; products and quotients come before
+sums and differences. Nothing is asked that the settings do not allow.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+from random import Random
+from typing import Annotated, Any
+
+from windrow.envs.questions import Question, QuestionEnv, known_only, math_given, settled
+from windrow.errors import ConfigError
+from windrow.types import Meta, Value
+
+OPERATIONS = ("+", "-", "*", "/")
+TRIES = 5000
+"""Draws after which settings are taken to allow no sum at all."""
+
+
+class Arithmetic(Value, frozen=True, kw_only=True):
+    """Which sums are asked."""
+
+    operations: tuple[str, ...] = ("+", "-", "*")
+    smallest: int = 0
+    largest: Annotated[int, Meta(le=10**9)] = 99
+    """Numbers in the question lie between these two."""
+    terms: Annotated[int, Meta(ge=2, le=8)] = 2
+    """How many numbers there are in a question."""
+    negative: bool = False
+    """Whether an answer may be below 0."""
+
+    def __post_init__(self) -> None:
+        known_only("operations", self.operations, OPERATIONS)
+        if not -(10**9) <= self.smallest <= self.largest:
+            raise ConfigError(f"smallest is {self.smallest} and largest {self.largest}; there must be numbers between")
+
+
+class ArithmeticEnv(QuestionEnv[Arithmetic]):
+    """One sum, one answer."""
+
+    Settings = Arithmetic
+
+    def __init__(
+        self,
+        *,
+        operations: Sequence[str] = Arithmetic().operations,
+        smallest: int = 0,
+        largest: int = 99,
+        terms: int = 2,
+        negative: bool = False,
+    ) -> None:
+        ops = tuple(operations)
+        chosen = {"smallest": smallest, "largest": largest, "terms": terms, "negative": negative}
+        super().__init__(settled(Arithmetic, operations=ops, **chosen))
+
+    def make(self, rng: Random, settings: Arithmetic) -> Question:
+        for _ in range(TRIES):
+            made = _sum(rng, settings)
+            if made is None:
+                continue
+            answer = worked_out(*made)
+            if answer >= 0 or settings.negative:
+                text = _written(*made)
+                return Question(text=f"{text} = ?", key=text, solution=str(answer), info={"answer": str(answer)})
+        raise ConfigError(f"no sum in {TRIES} draws has a whole answer of 0 or more; {settings} allows too little")
+
+    def given(self, payload: Mapping[str, Any]) -> Question:
+        return math_given(payload)
+
+    def wander(self, rng: Random) -> str:
+        """Some whole number of the size that answers have."""
+        largest = self._settings.largest
+        most = largest**2 if "*" in self._settings.operations else largest * self._settings.terms
+        return str(rng.randint(-most if self._settings.negative else 0, max(most, 9)))
+
+
+def worked_out(numbers: Sequence[int], signs: Sequence[str]) -> int:
+    """The value of numbers with signs between them; every quotient must be whole."""
+    total, product, add = 0, numbers[0], 1
+    for sign, number in zip(signs, numbers[1:], strict=True):
+        match sign:
+            case "*":
+                product *= number
+            case "/":
+                product //= number
+            case _:
+                total += add * product
+                product, add = number, 1 if sign == "+" else -1
+    return total + add * product
+
+
+def _sum(rng: Random, settings: Arithmetic) -> tuple[list[int], list[str]] | None:
+    """Numbers and the signs between them; None if no quotient came out that is allowed."""
+    signs = [rng.choice(settings.operations) for _ in range(settings.terms - 1)]
+    numbers = [rng.randint(settings.smallest, settings.largest)]
+    alone = True  # the last number is no part of a product
+    product = numbers[0]
+    for sign in signs:
+        if sign == "/" and alone:
+            product, number = _quotient(rng, settings)
+            if product > settings.largest:
+                return None
+            numbers[-1] = product
+        elif sign == "/":
+            number = gcd(product, rng.randint(settings.smallest, settings.largest))
+        else:
+            number = rng.randint(settings.smallest, settings.largest)
+        if sign == "/" and not (max(2, settings.smallest) <= number <= settings.largest and product % number == 0):
+            return None
+        alone = sign in "+-"
+        product = number if alone else product * number if sign == "*" else product // number
+        numbers.append(number)
+    return numbers, signs
+
+
+def _quotient(rng: Random, settings: Arithmetic) -> tuple[int, int]:
+    """A number and one that divides it."""
+    divisor = rng.randint(max(2, settings.smallest), max(2, settings.largest // 2, settings.smallest))
+    least, most = max(1, -(-settings.smallest // divisor)), settings.largest // divisor
+    return divisor * rng.randint(least, max(least, most)), divisor
+
+
+def _written(numbers: Sequence[int], signs: Sequence[str]) -> str:
+    rest = (f" {sign} {_in_brackets(number)}" for sign, number in zip(signs, numbers[1:], strict=True))
+    return str(numbers[0]) + "".join(rest)
+
+
+def _in_brackets(number: int) -> str:
+    return f"({number})" if number < 0 else str(number)
