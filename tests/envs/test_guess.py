@@ -1,6 +1,7 @@
 """The shipped environment."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -8,7 +9,7 @@ from windrow.envs.guess import GuessEnv
 from windrow.envs.protocol import Step
 from windrow.envs.shipped import find
 from windrow.errors import ConfigError
-from windrow.trajectory import Task
+from windrow.trajectory import Split, Task
 
 
 def played(env: GuessEnv, actions: list[str], seed: int = 3) -> list[Step]:
@@ -46,6 +47,37 @@ def test_it_ends_after_its_turns_without_a_reward():
     steps = played(GuessEnv(turns=3), ["x", "x", "x"])
     assert [step.terminated for step in steps] == [False, False, True]
     assert sum(step.reward for step in steps) == 0
+
+
+def test_a_very_long_number_is_only_too_large():
+    env = GuessEnv()
+    (step,) = played(env, ["9" * 5000])
+    assert (step.observation, step.terminated) == ("lower", False)
+
+
+def test_no_number_is_both_trained_on_and_held_out():
+    train, held_out = (secrets(split) for split in ("train", "held_out"))
+    assert train | held_out == set("0123456789")
+    assert held_out == {"4", "9"}
+    assert not train & held_out
+
+
+def secrets(split: Split) -> set[str]:
+    envs = [GuessEnv() for _ in range(200)]
+    for seed, env in enumerate(envs):
+        asyncio.run(env.start(Task(ordinal=0, seed=seed, split=split)))
+    return {env.solve() for env in envs}
+
+
+def test_the_number_is_told_at_the_end():
+    env = GuessEnv(turns=2)
+    steps = played(env, ["x", "x"])
+    assert [step.info for step in steps] == [{}, {"problem": f"number {env.solve()}"}]
+
+
+def test_a_wanderer_says_any_of_the_numbers():
+    rng = Random(0)
+    assert {GuessEnv().wander(rng) for _ in range(200)} == set("0123456789")
 
 
 def test_an_unknown_environment_suggests_the_nearest():

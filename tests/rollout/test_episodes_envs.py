@@ -151,13 +151,19 @@ class NoStart:
     ("wrong", "says"),
     [
         ({"env": NoStart}, r"NoStart has no start, so it is no environment; .*windrow.plain\(NoStart\)"),
+        ({"env": "gues"}, "unknown environment 'gues'; did you mean guess"),
+        (
+            {"env": "guess", "env_args": {"size": 3}},
+            "environment 'guess': TypeError: .*unexpected keyword argument 'size'",
+        ),
+        ({"env": "sokoban", "env_args": {"size": 3}}, "sokoban"),
         ({"env": 3}, "env must be a name or something that makes an environment, got 3"),
         ({"tags": {"a": TagConfig()}, "step_timeout_s": 3.0}, "step_timeout_s stands beside tags"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_when_they_are_made(wrong: dict[str, Any], says: str):
     with pytest.raises(ConfigError, match=says):
-        EnvManagerConfig(**wrong)
+        EnvManagerConfig(**wrong).kinds("train")
 
 
 def test_arguments_go_to_the_class_of_the_environment():

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.envs.plain import Closable, Reading
+from windrow.envs.plain import Closable, Reading, apart
 from windrow.envs.protocol import EnvFactory, Observation, Step
 from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
@@ -45,7 +45,7 @@ class GemEnv:
         self._chance = Chance(0)
 
     async def start(self, task: Task) -> Observation:
-        seed = task.seed % SEEDS
+        seed = apart(task) % SEEDS
         self._chance = Chance(seed)
         with self._chance.in_force():
             self.inner = _made(self._name, self._kwargs)

@@ -3,7 +3,7 @@
 Promises: what is shown is text: the observation itself, what the environment renders as text, or what `observe` makes
 of it; an environment that has none of these is refused with the way out. What a policy says is looked through for an
 action; if there is none the policy is told what it can say, and the environment does not move. Seeds, rewards and flags
-are passed on as they are. Gymnasium's own checker is off, because what it looks at is checked here.
+are passed on; a seed means another problem in the held-out part. Gymnasium's own checker is off, because what it looks at is checked here.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from windrow.envs.plain import Reading, Render, as_messages, name_of
+from windrow.envs.plain import Reading, Render, apart, as_messages, name_of
 from windrow.envs.protocol import Env, EnvFactory, Observation, Step
 from windrow.errors import ConfigError
 from windrow.text import ASK, Message
@@ -118,7 +118,7 @@ class GymEnv:
 
     async def start(self, task: Task) -> Observation:
         options = task.payload if isinstance(task.payload, dict) else None
-        first = self._reading.first(self.inner.reset(seed=task.seed, options=options))
+        first = self._reading.first(self.inner.reset(seed=apart(task), options=options))
         before = self._possible() if self._manner.prompt is None else self._manner.prompt
         if not before:
             return first

@@ -21,6 +21,9 @@ from windrow.trajectory import Task
 Render = Callable[[Any], Any]
 """Turns what a class calls an observation into one that a policy can read."""
 
+HELD_OUT = 2**31
+"""How much further the seeds of held-out tasks are, for environments that know nothing of parts."""
+
 TOLD = ("task", "seed", "payload", "split")
 """What a `reset` may ask for by name."""
 
@@ -181,6 +184,11 @@ def name_of(thing: Callable[..., Any]) -> str:
     while isinstance(thing, partial):
         thing = thing.func
     return thing.__qualname__ if inspect.isroutine(thing) or isinstance(thing, type) else type(thing).__name__
+
+
+def apart(task: Task) -> int:
+    """The seed for an environment that knows nothing of parts: the same number means another one where it is held out."""
+    return task.seed if task.split == "train" else task.seed + HELD_OUT
 
 
 def as_number(value: object, who: str) -> float:

@@ -28,6 +28,8 @@ class Shipped(Value, frozen=True, kw_only=True, gc=True):
     """Imports its class."""
     reward: str = ""
     """The reward that scores it (`windrow.rewards.shipped`); empty if its own rewards are the score."""
+    preload: tuple[str, ...] = ()
+    """Modules that it imports late, and that its processes should have from the beginning."""
 
 
 def _guess() -> Callable[..., Any]:
@@ -95,6 +97,7 @@ SHIPPED: dict[str, Shipped] = {
             tag="frozen_lake",
             about="over the ice to the goal, on random maps (Gymnasium's FrozenLake)",
             load=_frozen_lake,
+            preload=("gymnasium.envs.toy_text.frozen_lake",),
         ),
         Shipped(
             name="sokoban",

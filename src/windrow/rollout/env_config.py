@@ -8,7 +8,7 @@ from windrow.core.settings import Count, Natural, Seconds, Weight
 from windrow.envs.places import PlaceSettings
 from windrow.envs.protocol import EnvFactory, Isolation
 from windrow.envs.shipped import describe, find
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, blame
 from windrow.nearest import did_you_mean
 from windrow.rewards.protocol import GroupReward, Reward
 from windrow.rewards.shipped import SHIPPED
@@ -104,7 +104,10 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
     def factory(self) -> EnvFactory:
         """What makes the environments."""
         if isinstance(self.env, str):
-            return find(self.env, **self.env_args)
+            named = find(self.env, **self.env_args)
+            with blame(ConfigError, f"environment {self.env!r}"):
+                named()  # arguments that it refuses are refused before anything is played
+            return named
         make: EnvFactory = self.env
         return partial(make, **self.env_args) if self.env_args else make
 
@@ -133,6 +136,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
             reusable=self.reusable,
             ahead=self.ahead,
             memory_mb=self.memory_mb,
+            preload=describe(self.env).preload if isinstance(self.env, str) else (),
         )
         times = EnvTimes(start_s=self.start_timeout_s, step_s=self.step_timeout_s, close_s=self.close_timeout_s)
         return EnvKind(make=self.factory(), place=place, times=times, is_scored=self.reward_maker() is not None)
