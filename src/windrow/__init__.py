@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
-    from windrow.envs.protocol import Env, Rewritten, Step
+    from windrow.envs.agents import agent
+    from windrow.envs.plain import plain
+    from windrow.envs.protocol import Briefing, Env, Rewritten, Step
+    from windrow.envs.tools import with_tools
     from windrow.protocol import DataProto
     from windrow.requests import Sampling
+    from windrow.rewards.protocol import Score
     from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+    from windrow.rollout.env_config import TagConfig
     from windrow.rollout.queue import GroupQueueManager
     from windrow.rollout.scheduler import RolloutScheduler
     from windrow.text import ChatCodec, Message
@@ -20,12 +25,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ChatCodec", "Cluster", "DataProto", "EngineConfig", "Env", "EnvManagerConfig", "GroupQueueManager", "Message",
-    "ResourceManager", "Rewritten", "RolloutConfig", "RolloutScheduler", "Sampling", "Step", "Task", "Trajectory",
-    "__version__",
+    "Briefing", "ChatCodec", "Cluster", "DataProto", "EngineConfig", "Env", "EnvManagerConfig", "GroupQueueManager",
+    "Message", "ResourceManager", "Rewritten", "RolloutConfig", "RolloutScheduler", "Sampling", "Score", "Step",
+    "TagConfig", "Task", "Trajectory", "__version__", "agent", "plain", "with_tools",
 ]  # fmt: skip
 
 _HOMES = {
+    "Briefing": "windrow.envs.protocol",
     "ChatCodec": "windrow.text",
     "Cluster": "windrow.cluster.local",
     "DataProto": "windrow.protocol",
@@ -39,9 +45,14 @@ _HOMES = {
     "RolloutConfig": "windrow.rollout.config",
     "RolloutScheduler": "windrow.rollout.scheduler",
     "Sampling": "windrow.requests",
+    "Score": "windrow.rewards.protocol",
     "Step": "windrow.envs.protocol",
+    "TagConfig": "windrow.rollout.env_config",
     "Task": "windrow.trajectory",
     "Trajectory": "windrow.trajectory",
+    "agent": "windrow.envs.agents",
+    "plain": "windrow.envs.plain",
+    "with_tools": "windrow.envs.tools",
 }
 """Where each public name is loaded from when it is first used."""
 

@@ -210,7 +210,14 @@ def test_a_question_of_a_dataset_is_played(name: str, answer: object):
 
 
 @pytest.mark.parametrize(
-    "payload", [{"question": ""}, {"question": 3, "answer": "4"}, {"question": "?"}, {"question": "?", "answer": True}]
+    "payload",
+    [
+        {"question": ""},
+        {"question": 3, "answer": "4"},
+        {"question": "?"},
+        {"question": "?", "answer": True},
+        {"question": "?", "answer": "so #### "},
+    ],
 )
 def test_a_question_without_an_answer_is_the_tasks_fault(payload: dict[str, Any]):
     with pytest.raises(EnvError, match="give text"):

@@ -11,7 +11,6 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -30,7 +29,21 @@ SEEDS = 2**32
 
 def gem_env(name: str, /, **kwargs: object) -> EnvFactory:
     """Makes environments of GEM, such as `game:GuessTheNumber-v0-easy`; other arguments are the environment's."""
-    return partial(GemEnv, name, kwargs)
+    return GemMaker(name, kwargs)
+
+
+class GemMaker:
+    """Makes them; where it arrives from another process GEM is imported at once, for all that it will make there."""
+
+    def __init__(self, name: str, kwargs: dict[str, Any]) -> None:
+        self._name = name
+        self._kwargs = kwargs
+
+    def __call__(self) -> "GemEnv":
+        return GemEnv(self._name, self._kwargs)
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return _arrived, (self._name, self._kwargs)
 
 
 class GemEnv:
@@ -100,6 +113,11 @@ def _state() -> tuple[Any, Any]:
 def _restore(state: tuple[Any, Any]) -> None:
     random.setstate(state[0])
     np.random.set_state(state[1])  # noqa: NPY002 -- as above
+
+
+def _arrived(name: str, kwargs: dict[str, Any]) -> GemMaker:
+    _gem()
+    return GemMaker(name, kwargs)
 
 
 def _made(name: str, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- GEM has no types

@@ -3,11 +3,13 @@
 Promises: what is shown is text: the observation itself, what the environment renders as text, or what `observe` makes
 of it; an environment that has none of these is refused with the way out. What a policy says is looked through for an
 action; if there is none the policy is told what it can say, and the environment does not move. Seeds, rewards and flags
-are passed on; a seed means another problem in the held-out part. Gymnasium's own checker is off, because what it looks at is checked here.
+are passed on; a seed means another problem in the held-out part. Gymnasium's own checker is off, because what it looks
+at is checked here.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,9 @@ class GymMaker:
             env = self._make()
         return GymEnv(env, self._name, self._manner)
 
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return _arrived, (self._made, self._manner, self._kwargs)
+
     def _make(self) -> "gymnasium.Env[Any, Any]":
         if not isinstance(self._made, str):
             return self._made(**self._kwargs)  # type: ignore[no-any-return]  # a function of the user's own
@@ -158,6 +163,12 @@ class GymEnv:
     def _rendered(self, _: object) -> object:
         said = self.inner.render()
         return without_paint(said) if isinstance(said, str) else said
+
+
+def _arrived(made: Any, manner: Manner, kwargs: dict[str, Any]) -> GymMaker:  # noqa: ANN401 -- id or function
+    """A maker in another process, which imports what is slow once for all that it will make there."""
+    import_module("gymnasium")
+    return GymMaker(made, manner, kwargs)
 
 
 def without_paint(text: str) -> str:

@@ -19,16 +19,17 @@ lambdas and classes of a script are); threads and processes need an event loop o
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar, assert_never
+from typing import Annotated, Protocol, TypeVar, assert_never
 
 from windrow.envs.protocol import DEADLINE, Env, EnvFactory, Isolation, Observation, Step
-from windrow.errors import EnvError
+from windrow.errors import ConfigError, EnvError, blame
+from windrow.isolation.clock import on_the_real_clock
 from windrow.isolation.host import Host
 from windrow.isolation.hosts import Hosts
 from windrow.isolation.settings import HostSettings
 from windrow.isolation.threads import ThreadHost, Threads, ThreadSettings
 from windrow.trajectory import Task
-from windrow.types import Value
+from windrow.types import Meta, Value, checked
 
 H = TypeVar("H")
 
@@ -44,9 +45,9 @@ class PlaceSettings(Value, frozen=True, kw_only=True):
     isolation: Isolation = "inline"
     reusable: bool = False
     """Its process may be used for another episode, with another object in it."""
-    ahead: int = 2
+    ahead: Annotated[int, Meta(ge=0)] = 2
     """Processes kept ready before they are needed."""
-    memory_mb: int | None = None
+    memory_mb: Annotated[int, Meta(ge=1)] | None = None
     """What one process may have beyond what it began with."""
     preload: tuple[str, ...] = ()
     """Modules that the environment imports late: imported once for all processes instead of once in each."""
@@ -67,6 +68,8 @@ class Place(Protocol):
 def open_place(make: EnvFactory, settings: PlaceSettings) -> Place:
     """A place for the environments that `make` makes; inside a running event loop it gets ready at once."""
     name = f"environment {settings.name!r}"
+    with blame(ConfigError, name):
+        checked(settings)
     guest = partial(_Guest, make)
     match settings.isolation:
         case "inline":
@@ -120,6 +123,8 @@ class _Inline:
 class _InThreads:
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
+        if _in_a_loop():
+            on_the_real_clock(threads.settings.name)
 
     def make(self) -> Env:
         return _ThreadEnv(self.threads)

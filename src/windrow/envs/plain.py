@@ -187,7 +187,7 @@ def name_of(thing: Callable[..., Any]) -> str:
 
 
 def apart(task: Task) -> int:
-    """The seed for an environment that knows nothing of parts: the same number means another one where it is held out."""
+    """The seed for an environment that knows nothing of parts, which a held-out task does not share."""
     return task.seed if task.split == "train" else task.seed + HELD_OUT
 
 

@@ -126,9 +126,9 @@ def as_mapping(payload: object) -> Mapping[str, Any]:
 def math_given(payload: Mapping[str, Any]) -> Question:
     """A question of a dataset with an answer that `MathReward` can compare."""
     question, answer = text_of(payload, QUESTION), payload.get("answer")
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        raise EnvError(f"the answer to {question!r:.60} is {answer!r:.60}; give text or a number under 'answer'")
     short = str(answer).rpartition(MARK)[2].strip()
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not short:
+        raise EnvError(f"the answer to {question!r:.60} is {answer!r:.60}; give text or a number under 'answer'")
     return Question(text=question, key=question, solution=f"answer: {short}", info={"answer": short})
 
 

@@ -1,16 +1,17 @@
 """Environments of GEM, the real ones that need no network."""
 
 import asyncio
-import logging
 import random
 import re
+import subprocess
+import sys
 
 import cloudpickle
 import numpy as np
 import pytest
 from tests.envs.adapters.playing import Played, error_of, play, play_with
 
-from windrow.envs.gem import gem_env
+from windrow.envs.gem import Chance, gem_env
 from windrow.envs.protocol import Env, Observation, Step, Wanderable
 from windrow.trajectory import Task
 
@@ -107,10 +108,21 @@ def test_the_programs_own_chance_is_left_alone():
     assert (random.random(), np.random.random()) == expected  # noqa: NPY002 -- as above
 
 
+def test_a_stream_of_chance_goes_on_where_it_was():
+    chance, expected = Chance(9), random.Random(9)
+    drawn = []
+    for _ in range(3):
+        with chance.in_force():
+            drawn.append(random.random())
+        random.random()
+    assert drawn == [expected.random() for _ in range(3)]
+
+
 def test_the_root_logger_is_left_alone():
-    before = (logging.getLogger().level, [*logging.getLogger().handlers])
-    asyncio.run(play(gem_env(GUESS), [], task(3)))
-    assert (logging.getLogger().level, logging.getLogger().handlers) == before
+    """Only the first import touches it, so a fresh program looks."""
+    look = "import logging; import windrow.envs.gem as it; it._gem(); print(logging.getLogger().handlers)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_chance_plays_what_knows_how_to():

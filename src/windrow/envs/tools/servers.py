@@ -12,7 +12,7 @@ the session for as long as it lives.
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -204,6 +204,9 @@ class RemoteTool:
 
 
 def _again(line: Stdio | Http, prefix: str, shared: bool) -> McpServer:  # noqa: FBT001 -- pickle calls it
+    """A server in another process, which imports what is slow once for all episodes there."""
+    with suppress(ImportError):  # told when it is opened
+        import_module("mcp")
     return McpServer(line, prefix, shared=shared)
 
 
