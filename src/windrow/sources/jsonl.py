@@ -24,6 +24,8 @@ from windrow.sources.rows import Row, RowChoice, RowOptions, RowSource
 
 BOM = b"\xef\xbb\xbf"
 """Some editors write this before the first line."""
+BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What is raised over a line that is no JSON."""
 
 
 class JsonlSource(RowSource):
@@ -121,7 +123,7 @@ class LineFile:
     def _checked(self, decode: Callable[[bytes], Row], line: bytes, needed: Sequence[str]) -> Row:
         try:
             row = decode(line)
-        except msgspec.MsgspecError as error:
+        except BROKEN as error:
             raise ConfigError(f"{self._here()} is no JSON object: {error}; it begins {line[:40]!r}") from error
         for column in needed:
             if column not in row:
@@ -138,5 +140,5 @@ class LineFile:
             yield
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from error
-        except msgspec.MsgspecError as error:
+        except BROKEN as error:
             raise ConfigError(f"{self.path} was changed while its tasks are played: {error}") from error

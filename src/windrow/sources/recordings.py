@@ -52,7 +52,7 @@ def packed(trajectory: Trajectory) -> bytes:
     """A trajectory as bytes, exactly."""
     try:
         return _ENCODER.encode(trajectory)
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"trajectory {trajectory.attempt} cannot be recorded: {error}") from error
 
 

@@ -203,7 +203,7 @@ class RowSource(PlacedSource):
 
     def _pick(self, rows: Iterator[Row]) -> dict[str, Sequence[int]]:
         picked: dict[str, array[int]] = {}
-        meant = ((number, row) for number, row in enumerate(rows) if self._is_meant(number, row))
+        meant = ((number, row) for number, row in enumerate(rows) if self._is_meant(row))
         for number, row in islice(meant, self._choice.limit):
             tag = self._tag_of(number, row)
             if tag not in picked:
@@ -213,25 +213,14 @@ class RowSource(PlacedSource):
             raise ConfigError(f"no row of {self.what} is {self._meant()}")
         return dict(picked)
 
-    def _is_meant(self, number: int, row: Row) -> bool:
+    def _is_meant(self, row: Row) -> bool:
         choice = self._choice
         if any(row[column] != value for column, value in choice.where.items()):
             return False
         if not choice.held_out:
             return True
-        with_others = self._share(number, choice.payload(row)) < choice.held_out
-        return with_others == (choice.split == "held_out")
-
-    def _share(self, number: int, payload: Row) -> float:
-        """A number from 0 to 1 that the row has by what it says."""
-        try:
-            said = msgspec.json.encode(payload, order="deterministic")
-        except TypeError as error:
-            raise ConfigError(
-                f"held_out needs rows of text and numbers, {self._rows.where(number)} has more: {error}; "
-                "name the columns that count in fields"
-            ) from error
-        return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") / 2**64
+        is_held_out = _share_of(choice.payload(row)) < choice.held_out
+        return is_held_out == (choice.split == "held_out")
 
     def _tag_of(self, number: int, row: Row) -> str:
         field = self._choice.tag_field
@@ -248,6 +237,12 @@ class RowSource(PlacedSource):
         if choice.held_out:
             words.append(f"{choice.split} with held_out {choice.held_out:g}")
         return " and ".join(words)
+
+
+def _share_of(payload: Row) -> float:
+    """A number from 0 to 1 that a row has by what it says."""
+    said = msgspec.json.encode(payload, order="deterministic")
+    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") / 2**64
 
 
 class Reader:
