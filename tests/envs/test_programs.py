@@ -147,3 +147,16 @@ def test_the_code_reward_agrees_in_its_sandbox():
     guesses = [wander(seed) for seed in range(20)]
     assert asyncio.run(scores(solutions)) == [1.0] * 50
     assert asyncio.run(scores(guesses)) == [float(share_passed(guess) == 1.0) for guess in guesses]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_that_is_named_matters(kind: Kind):
+    def results(program: str) -> list[Any]:
+        f, rng = function(program), Random(kind)
+        return [f(_input(rng, kind)) for _ in range(50)]
+
+    for seed in range(60):
+        program = answered(ProgramEnv(kinds=[kind], steps=2), lambda env: env.solve(), seed).answer
+        first, second = program.split("\n")[2:4]
+        for without in (f"{first}\n", f"{second}\n", f"{first}\n{second}\n"):
+            assert results(program.replace(without, "", 1)) != results(program), program

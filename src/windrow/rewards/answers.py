@@ -93,7 +93,7 @@ def _first_sentence(line: str) -> str:
 
 def _bare(text: str) -> str:
     """The last formula, or the text itself if it is short, or its last line."""
-    formulas = _FORMULA.findall(text)
+    formulas: list[tuple[str, ...]] = _FORMULA.findall(text)
     if formulas:
         return next(part for part in formulas[-1] if part)
     stripped = text.strip()

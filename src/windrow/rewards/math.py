@@ -33,6 +33,8 @@ DEEPEST = 10
 _UNDONE = re.compile(r"\\(?:int|iint|oint|sum|prod|lim|binom|det|gcd|lcm|bmod|pmod)\b|!")
 _POWER = re.compile(r"(?P<base>[)}\]])?\s*(?:\^|\*\*)\s*\{?\s*[-+]?\s*(?P<number>\d+)")
 _TOWER = re.compile(r"(?:\^|\*\*)\s*(?:\{[^{}]*(?:\^|\*\*)|\{[^{}]*\{|\([^()]*(?:\^|\*\*)|[-+]?\w+\s*(?:\^|\*\*))")
+_FORMULA = re.compile(r"[+*^<>\\]|\s[-/]\s|\b[xyznk]\b")
+"""What words around a number do not have."""
 _MANY_BASES = re.compile(r"[)}\]]\s*(?:\^|\*\*)")
 
 
@@ -116,10 +118,10 @@ def _last_number(response: str) -> Number | None:
 
 
 def _one_number(said: Answer) -> Number | None:
-    """The number that an answer is; among words there must be just one."""
+    """The number that an answer is; among words there must be just one, and in a box there are no words."""
     end = said.text.rpartition("=")[2].strip()
     number = read_number(end)
-    if number is not None or said.where == "boxed":
+    if number is not None or said.where == "boxed" or _FORMULA.search(end):
         return number
     found = [*numbers_in(end)]
     return found[0] if len(found) == 1 else None

@@ -33,16 +33,16 @@ class FormatReward:
         if pattern is None and (not self._tags or not all(re.fullmatch(r"\w+", tag) for tag in self._tags)):
             raise ConfigError(f"tags are {list(tags)!r}; name at least one, in letters, or give a pattern")
         try:
-            self._pattern = re.compile(pattern if pattern is not None else _of_tags(self._tags), re.DOTALL)
+            self._pattern = None if pattern is None else re.compile(pattern, re.DOTALL)
         except re.error as error:
             raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from error
-        self._by_tags = pattern is None
 
     def score(self, trajectory: Trajectory) -> Score:
         text = trajectory.answer
-        if self._by_tags and any(text.count(mark) != 1 for tag in self._tags for mark in (f"<{tag}>", f"</{tag}>")):
-            return Score(0.0, note=f"not each of {', '.join(self._tags)} once")
-        return Score(1.0) if self._pattern.fullmatch(text) else Score(0.0, note="not in the form that was asked for")
+        if self._pattern is not None:
+            return Score(1.0) if self._pattern.fullmatch(text) else Score(0.0, note="does not match the pattern")
+        wrong = _wrong_with_tags(text, self._tags)
+        return Score(0.0, note=wrong) if wrong else Score(1.0)
 
 
 class LengthReward:
@@ -73,5 +73,17 @@ def is_cut_off(trajectory: Trajectory) -> bool:
     return trajectory.ending in CUT_OFF or (bool(trajectory.turns) and trajectory.turns[-1].finish == "length")
 
 
-def _of_tags(tags: Sequence[str]) -> str:
-    return r"\s*" + r"\s*".join(rf"<{tag}>(?=.*?\S.*?</{tag}>).*?</{tag}>" for tag in tags) + r"\s*"
+def _wrong_with_tags(text: str, tags: Sequence[str]) -> str:
+    """What is wrong with the form of a text; empty if nothing is."""
+    rest = text
+    for tag in tags:
+        opening, closing = f"<{tag}>", f"</{tag}>"
+        if text.count(opening) != 1 or text.count(closing) != 1:
+            return f"not one {opening}…{closing}"
+        before, _, rest = rest.partition(opening)
+        inside, closed, rest = rest.partition(closing)
+        if before.strip() or not closed:
+            return f"something else where {opening} should begin"
+        if not inside.strip():
+            return f"nothing in {opening}…{closing}"
+    return "something after the last tag" if rest.strip() else ""
