@@ -13,10 +13,9 @@ from windrow.core.settings import ModeSettings, Settings
 from windrow.engines.scripted import ScriptedEngine
 from windrow.errors import ConfigError, Refused
 from windrow.rollout.dispatch import Delivery
-from windrow.rollout.orders import Broken, Cancel, Lease, News, Order, Played, PlayedOut, Progressed
+from windrow.rollout.orders import Broken, Cancel, Lease, News, Order, Played, PlayedOut, Progressed, Scored
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
 from windrow.rollout.trays import Job
-from windrow.rollout.workers import played as played_news
 from windrow.sources.lists import SeedSource
 from windrow.trajectory import Trajectory
 from windrow.types import Failed, Finished
@@ -259,8 +258,7 @@ async def test_what_waited_for_its_score_when_a_snapshot_was_taken_is_scored_aft
     async with asyncio.TaskGroup() as group:
         batch = await wanted(other, group)
         jobs = await other.fetch_unscored("train/")
-        scored = [job.trajectories[0] for job in jobs if isinstance(job, Job)]
-        await other.report([played_news(trajectory) for trajectory in scored])
+        await other.report([Scored(job.number, job.trajectories) for job in jobs if isinstance(job, Job)])
     delivery = batch.result()
     assert delivery is not None
     assert {t.attempt for t in delivery.trajectories} == {t.attempt for t in played_out}

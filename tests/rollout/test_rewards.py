@@ -15,7 +15,7 @@ from tests.rollout.toys import Echo, Slow
 from windrow.errors import ConfigError
 from windrow.rewards.protocol import Score
 from windrow.rollout.env_config import RewardLimits, TagConfig
-from windrow.rollout.orders import Broken, News, Played
+from windrow.rollout.orders import News, Scored, Unscorable
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.trays import Forget, Job
 from windrow.trajectory import Trajectory
@@ -205,7 +205,7 @@ class OneTray:
 
     def __init__(self) -> None:
         self.news: list[News] = []
-        self.orders = [[Job((trajectory(),))]]
+        self.orders = [[Job(0, (trajectory(),))]]
         self.reported = asyncio.Event()
 
     async def open_tray(self, kind: str, *, in_groups: bool) -> None:
@@ -237,14 +237,14 @@ def scored_by(reward: Any, **limits: Any) -> News:
 
 def test_an_ordinary_function_runs_in_a_thread():
     news = scored_by(Plain())
-    assert isinstance(news, Played)
-    assert news.trajectory.scores == {"thread": 1.0, "pid": os.getpid()}
+    assert isinstance(news, Scored)
+    assert news.trajectories[0].scores == {"thread": 1.0, "pid": os.getpid()}
 
 
 def test_a_reward_in_a_process_runs_there():
     news = scored_by(Plain(), isolation="process")
-    assert isinstance(news, Played)
-    assert news.trajectory.scores["pid"] != os.getpid()
+    assert isinstance(news, Scored)
+    assert news.trajectories[0].scores["pid"] != os.getpid()
 
 
 class Stuck:
@@ -257,8 +257,8 @@ class Stuck:
 
 def test_a_reward_that_hangs_in_a_process_is_killed():
     news = scored_by(Stuck(), isolation="process", timeout_s=1.0, retries=0)
-    assert isinstance(news, Broken)
-    assert news.outcome.blame == "reward"
+    assert isinstance(news, Unscorable)
+    assert "took too long" in news.why
 
 
 # groups

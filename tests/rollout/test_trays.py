@@ -53,7 +53,7 @@ def test_one_that_was_given_out_is_called_back_and_one_that_was_not_is_just_gone
         trays.put("k", trajectory(1, 0))
         trays.cancel(AttemptId(0, 0))
         trays.cancel(AttemptId(1, 0))
-        assert await trays.fetch("k") == [Forget(AttemptId(0, 0))]
+        assert await trays.fetch("k") == [Forget(0)]
         assert trays.unscored() == {}
 
     done(body())
@@ -66,22 +66,46 @@ def test_when_one_of_a_group_is_called_back_the_others_wait_for_another():
         trays.cancel(AttemptId(0, 1))
         trays.put("k", trajectory(0, 3))
         orders = await trays.fetch("k")
-        assert orders[0] == Forget(AttemptId(0, 1))
+        assert orders[0] == Forget(0)
         assert given(orders) == [["g0.a0", "g0.a2", "g0.a3"]]
 
     done(body())
 
 
-def test_what_is_settled_is_forgotten_wherever_it_is():
+def test_a_job_that_was_called_back_is_not_done_by_anybody():
     async def body() -> None:
         trays = tray((0, 0), (0, 1), together=2)
         await trays.fetch("k")
         trays.cancel(AttemptId(0, 1))
-        assert trays.settle(AttemptId(0, 0))
-        assert not trays.settle(AttemptId(0, 0))
-        assert AttemptId(0, 0) not in trays
+        assert not trays.done(0)
+        assert trays.failed(0) is None
         trays.put("k", trajectory(0, 2))
-        assert given(await trays.fetch("k")) == []  # only the order to forget
+        assert given(await trays.fetch("k")) == [["g0.a0", "g0.a2"]]
+        assert trays.done(1)
+        assert not trays.done(1)
+        assert trays.unscored() == {}
+
+    done(body())
+
+
+def test_when_a_job_fails_one_of_its_episodes_is_given_up_and_the_others_wait_for_another():
+    async def body() -> None:
+        trays = tray((0, 0), (0, 1), (0, 2), together=3)
+        await trays.fetch("k")
+        given_up = trays.failed(0)
+        assert given_up is not None
+        assert given_up.attempt == AttemptId(0, 0)
+        trays.put("k", trajectory(0, 3))
+        assert given(await trays.fetch("k")) == [["g0.a1", "g0.a2", "g0.a3"]]
+
+    done(body())
+
+
+def test_an_episode_that_lies_here_is_not_put_here_again():
+    async def body() -> None:
+        trays = tray((0, 0))
+        assert not trays.put("k", trajectory(0, 0))
+        assert given(await trays.fetch("k")) == [["g0.a0"]]
 
     done(body())
 

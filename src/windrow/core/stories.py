@@ -64,6 +64,9 @@ def _why(books: Books, lane: Lane, waiting: Want) -> str:
     parts = [f"{consumer_text(waiting)} wants {wanted} for step {waiting.step}: {lane.num_ready} ready"]
     judging = sum(1 for g in books.groups.values() if g.mode == lane.mode and g.state == "judging")
     parts.append(f"{lane.alive - lane.num_ready - judging} incomplete with {lane.running} attempts playing")
+    scoring = sum(1 for g in books.groups.values() if g.mode == lane.mode for a in g.attempts.values() if a.scoring)
+    if scoring:
+        parts.append(f"{scoring} played and waiting for their score")
     if judging:
         parts.append(f"{judging} before the filter")
     if waiting.n != ALL and lane.num_ready >= waiting.n // lane.size:

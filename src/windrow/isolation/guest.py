@@ -25,9 +25,9 @@ from windrow import linux
 from windrow.isolation.messages import ASKED, Answer, Call, Frames, Made, Raised, Said, pack, unpack
 from windrow.isolation.pickles import Unsendable, dump_back, load
 
-NICE = 10
-"""Below whoever trains, generates and keeps deadlines."""
 PIECE = 1 << 16
+REHEARSALS = 20
+"""Calls after which the interpreter has seen enough of them: they halve what a new process costs."""
 SPARE_MB = 16
 """What a process that ran out of memory gets in order to say so."""
 
@@ -51,8 +51,6 @@ def live(connection: socket.socket, make: Callable[[], object], memory_mb: int |
 def _settle(memory_mb: int | None) -> None:
     """Be easy to kill, and hard to hurt others."""
     linux.adopt_orphans()  # whatever goes astray below is found here, and ended together with this process
-    with suppress(OSError):
-        os.nice(NICE)
     with suppress(OSError):
         _write("/proc/self/oom_score_adj", b"1000")
     if memory_mb is not None:
@@ -145,7 +143,8 @@ def _told(error: BaseException) -> Raised:
     if isinstance(error, Unsendable):
         return Raised(why=f"its answer or argument: {error}", trace="")
     lines = traceback.format_exception(type(error), error, trace)
-    return Raised(why=_in_short(error, trace), trace="".join(lines), out_of_memory=out_of_memory)
+    kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+    return Raised(why=_in_short(error, trace), trace="".join(lines), out_of_memory=out_of_memory, kinds=kinds)
 
 
 def _in_short(error: BaseException, trace: TracebackType | None) -> str:
@@ -170,9 +169,6 @@ def own_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-
-
-REHEARSALS = 20
 
 
 def rehearse() -> None:

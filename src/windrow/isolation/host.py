@@ -8,7 +8,7 @@ process came to its end is told to whoever waited for it, and to whoever calls i
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from windrow.errors import ConfigError, InternalError, WindrowError
@@ -26,6 +26,11 @@ SHORT = 300
 class Elsewhere(Exception):
     """What was seen in another process: a traceback, or the end of its output. The cause of errors raised here."""
 
+    def __init__(self, seen: str, kinds: Iterable[str] = ()) -> None:
+        super().__init__(f"in a process of its own\n{seen}")
+        self.kinds = frozenset(kinds)
+        """Names of the class of what was raised there, and of the classes above it."""
+
 
 class Host:
     """A process with an object in it."""
@@ -37,10 +42,10 @@ class Host:
         *,
         pid: int,
         dump: Callable[[object], bytes],
-        kill: Callable[[], None],
+        kill: Callable[[bool], None],
         on_made: Callable[["Host", WindrowError | None], None],
     ) -> None:
-        """`on_made` is told when there is an object, or why there is none; `kill` has to see to the end of it."""
+        """`on_made` is told when there is an object, or why there is none; `kill` sees to its end, soon or now."""
         self.pid = pid
         self._settings = settings
         self._dump = dump
@@ -78,7 +83,7 @@ class Host:
         try:
             return await self._answer
         except asyncio.CancelledError:
-            self.end()
+            self.end(now=True)
             raise
         finally:
             self._answer = None
@@ -88,13 +93,14 @@ class Host:
         self._doing = "being made"
         self._wire.send(pack(Renew()))
 
-    def end(self) -> None:
-        """Kill it, with everything below it; what it has not answered fails."""
+    def end(self, *, now: bool = False) -> None:
+        """Kill it, with everything below it, soon or now; what it has not answered fails."""
         if self._failure is None:
             self._is_sound = False
+            now = now or self._doing is not None
             self._fail(self._error("it was ended"))
             self._wire.close()
-            self._kill()
+            self._kill(now)
 
     async def gone(self) -> None:
         """Wait until it is dead."""
@@ -168,14 +174,14 @@ class Host:
 
     def _give_up(self, why: str) -> None:
         self._trouble = why
-        self._kill()
+        self._kill(True)  # noqa: FBT003 -- now
 
     def _raised(self, raised: Raised) -> WindrowError:
         limit = self._settings.memory_mb
         words = raised.why
         if raised.out_of_memory:
             words = f"ran out of memory (limit {limit} MB): {words}" if limit else f"ran out of memory: {words}"
-        return self._error(words, raised.trace)
+        return self._error(words, raised.trace, raised.kinds)
 
     def _obituary(self, gone: Gone | None) -> WindrowError:
         if gone is None:
@@ -199,10 +205,10 @@ class Host:
         limit = self._settings.memory_mb
         return f"its process was killed by {name}" + (f" (its memory was limited to {limit} MB)" if limit else "")
 
-    def _error(self, words: str, seen: str = "") -> WindrowError:
+    def _error(self, words: str, seen: str = "", kinds: Iterable[str] = ()) -> WindrowError:
         what = f"{self._settings.name} {self._doing}" if self._doing else self._settings.name
         error = self._settings.error(f"{what}: {words}")
-        error.__cause__ = Elsewhere(f"in a process of its own\n{seen}") if seen else None
+        error.__cause__ = Elsewhere(seen, kinds) if seen else None
         return error
 
 

@@ -21,11 +21,10 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from types import ModuleType
 from typing import assert_never
 
-from windrow.errors import ConfigError, Refused, WindrowError
+from windrow.errors import ConfigError, Refused, WindrowError, blame
 from windrow.isolation.clock import on_the_real_clock
 from windrow.isolation.host import Elsewhere, Host
 from windrow.isolation.keeper import Keeper
@@ -49,6 +48,7 @@ class Hosts:
         self._by_value: tuple[ModuleType, ...] = ()  # modules that a nest cannot import
         self._plan = self._planned()
         self._keeper: Keeper | None = None
+        self._broken: ConfigError | None = None  # why the nest that is ending could not load the plan
         self._has_loaded = False  # the nest has, and can be told to hatch
         self._numbers = 0
         self._ordered: set[int] = set()  # all and only numbers of processes that are not born
@@ -79,14 +79,15 @@ class Hosts:
             raise Refused(f"{self.settings.name} is closed; nothing can be started in it any more")
         if self._keeper is None:
             on_the_real_clock(self.settings.name)
-            self._keeper = Keeper(self._hear, self._lost)
+            with blame(self.settings.error, self.settings.name, "no process could be started"):
+                self._keeper = Keeper(self._hear, self._lost)
             self._keeper.tell(self._plan)
         self._order()
 
     async def take(self) -> Host:
         """A process of one's own, as soon as there is one; to be given back whatever happens."""
-        if self._ready and self._closed is None:
-            host = self._ready.popleft()
+        host = self._next_ready()
+        if host is not None:
             self._order()
             return host
         future: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
@@ -101,6 +102,13 @@ class Hosts:
         finally:
             if future in self._waiting:
                 self._waiting.remove(future)
+
+    def _next_ready(self) -> Host | None:
+        while self._ready:
+            host = self._ready.popleft()
+            if host.is_sound:  # another is dying, and will be buried
+                return host
+        return None
 
     def give_back(self, host: Host) -> None:
         """Done with it: it is lent again if it may be, or killed."""
@@ -132,10 +140,12 @@ class Hosts:
             self._ready.clear()
             for host in [*self._living.values()]:
                 host.end()
-            if self._keeper is not None:
+            if self._keeper is None:
+                self._closed.set_result(None)
+            elif self._has_loaded:
                 self._keeper.close()
             else:
-                self._closed.set_result(None)
+                self._keeper.kill()  # it may be loading something that takes for ever
         await asyncio.wait([self._closed])
 
     def _planned(self) -> Plan:
@@ -149,11 +159,11 @@ class Hosts:
             ) from error
         return Plan(factory=factory, preload=settings.preload, memory_mb=settings.memory_mb)
 
-    def _order(self) -> None:
-        """Have as many hatched as are wanted and neither there nor coming."""
+    def _order(self, *, ahead: bool = True) -> None:
+        """Have as many hatched as are wanted and neither there nor coming; or only as many as are waited for."""
         if self._keeper is None or not self._has_loaded or self._closed is not None:
             return
-        wanted = self.settings.ahead + len(self._waiting)
+        wanted = len(self._waiting) + (self.settings.ahead if ahead else 0)
         while len(self._ready) + len(self._making) + len(self._ordered) < wanted and len(self._ordered) < AT_ONCE:
             self._numbers += 1
             self._ordered.add(self._numbers)
@@ -176,6 +186,7 @@ class Hosts:
             case Unborn(number, why):
                 self._ordered.discard(number)
                 self._disappoint(self._error(f"no process could be started: {why}"))
+                self._order(ahead=False)  # what fails now is not tried again for nobody
             case Gone(number):
                 self._forget(number, news)
             case _:
@@ -185,13 +196,19 @@ class Hosts:
         keeper = self._keeper
         assert keeper is not None
         self._ordered.discard(number)
-        end = partial(keeper.tell, End(number))
         if file is None:
-            end()
+            keeper.tell(End(number, now=True))
             self._disappoint(self._error("there are too many open files here; raise ulimit -n"))
             return
         connection = socket.socket(fileno=file)
-        host = Host(connection, self.settings, pid=pid, dump=self._dump, kill=end, on_made=self._made)
+        host = Host(
+            connection,
+            self.settings,
+            pid=pid,
+            dump=self._dump,
+            kill=lambda now: keeper.tell(End(number, now)),
+            on_made=self._made,
+        )
         self._living[number] = host
         self._making.add(host)
         if self._closed is not None:
@@ -251,6 +268,7 @@ class Hosts:
         try:
             self._plan = self._planned_without(broken)
         except ConfigError as error:
+            self._broken = error
             self._refuse(error)
             keeper.close()
         else:
@@ -259,7 +277,7 @@ class Hosts:
     def _planned_without(self, broken: Broken) -> Plan:
         module = sys.modules.get(broken.missing)
         if module is None or module in self._by_value:
-            seen = Elsewhere(f"in a process of its own\n{broken.trace}")
+            seen = Elsewhere(broken.trace)
             raise ConfigError(f"{self.settings.name} cannot be loaded in a process of its own: {broken.why}") from seen
         self._by_value = (*self._by_value, module)
         return self._planned()
@@ -276,8 +294,9 @@ class Hosts:
             self._closed.set_result(None)
         elif not had_loaded:
             said = keeper.said.decode("utf-8", "replace").strip()
-            error = self._error("its process died while it was loaded" + (f": {said[-300:]}" if said else ""))
-            self._refuse(error)
+            died = self._error("its process died while it was loaded" + (f": {said[-300:]}" if said else ""))
+            self._refuse(self._broken or died)
+            self._broken = None
         elif self._waiting:
             log.warning("%s: the process that its processes come from died; starting another", self.settings.name)
             self.open()

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from windrow.isolation.below import sweep
 from windrow.isolation.messages import NEWS, Born, News, Order, pack, unpack
@@ -38,22 +38,24 @@ class Keeper:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._mark = f"{MARK}={secrets.token_hex(8)}"
-        ours, theirs = socket.socketpair()
-        self._output, its_output = os.pipe()
-        try:
-            self._process = self._start(theirs, its_output)
-        except BaseException:
-            ours.close()
-            os.close(self._output)
-            raise
-        finally:
-            theirs.close()
-            os.close(its_output)
-        self._watched = self._watch()
+        self._grace: asyncio.TimerHandle | None = None
+        with ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            with theirs:
+                self._output, its_output = os.pipe()
+                undo.callback(os.close, self._output)
+                try:
+                    self._process = self._start(theirs, its_output)
+                finally:
+                    os.close(its_output)
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self._watched = self._watch()
+            undo.pop_all()
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._listen)
         self._wire = Wire(ours, self._hear, self._lost)
-        self._grace: asyncio.TimerHandle | None = None
 
     @property
     def pid(self) -> int:
@@ -67,6 +69,10 @@ class Keeper:
         if self._grace is None and not self.ended:
             self._grace = self._loop.call_later(CLOSE_GRACE_S, self._process.kill)
             self._wire.finish()
+
+    def kill(self) -> None:
+        """End it though it may be busy, and kill everything ourselves; `on_end` tells when it is done."""
+        self._process.kill()
 
     def _start(self, theirs: socket.socket, its_output: int) -> "subprocess.Popen[bytes]":
         name, _, value = self._mark.partition("=")

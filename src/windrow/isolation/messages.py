@@ -51,6 +51,8 @@ class End(Message, frozen=True):
     """Kill a process and everything below it."""
 
     number: int
+    now: bool
+    """Or when there is time for it: it does nothing any more, and many that die at once slow down everything else."""
 
 
 Order = Plan | Hatch | End
@@ -138,6 +140,8 @@ class Raised(Message, frozen=True, kw_only=True):
     why: str
     trace: str
     out_of_memory: bool = False
+    kinds: tuple[str, ...] = ()
+    """Its class and the classes above it, by name."""
 
 
 Said = Made | Answer | Raised

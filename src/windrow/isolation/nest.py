@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -57,6 +58,14 @@ from windrow.isolation.pickles import load
 TAIL = 4096
 """Bytes of a process's output that are kept."""
 PIECE = 1 << 16
+AHEAD, BEHIND = 10, 10
+"""By how much the nest goes before our process and what it hatches behind: thousands must not keep it from killing."""
+DYING_AT_ONCE = 8
+"""Each needs the processor for some milliseconds to die; what is urgent does not wait for this."""
+BURIED_AT_ONCE = 8
+"""Before there is a look at what else there is to do."""
+ORPHANS_S = 0.1
+"""How long what has lost its process may wait while there is more urgent work: looking for it takes milliseconds."""
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from windrow.isolation import nest; nest.{what}"
 """What an interpreter is started with: the path that it must find modules on comes first."""
@@ -126,6 +135,8 @@ class Nest:
         self._orders: deque[Order] = deque()
         self._chicks: dict[int, Chick] = {}  # by pid: all and only those that nobody has waited for
         self._pids: dict[int, int] = {}  # of the same, by number
+        self._dying: set[int] = set()  # numbers: all and only those that were killed and not buried
+        self._leaving: deque[int] = deque()  # numbers of those that wait for their turn to be killed
         self._eggs: deque[int] = deque()  # all and only numbers that are ordered and neither hatched nor ended
         self._make: Callable[[], object] = object
         self._plan = Plan(factory=b"")
@@ -133,6 +144,10 @@ class Nest:
         self._own: set[int] = set()  # processes that loading has left running
         self._alarm, self._bell = os.pipe()
         self._selector = selectors.DefaultSelector()
+        self._may_bury = False  # something died that nobody has waited for
+        self._adopts = False  # what loses its parent below comes to us
+        self._orphans_from: float | None = None  # since when there may be some: something died
+        self._nice = 0  # of our process
         self._open = True
         self._pid = os.getpid()
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -163,7 +178,7 @@ class Nest:
 
     def _settle(self) -> None:
         """Be ready to fork and to bury."""
-        linux.adopt_orphans()
+        self._adopts = linux.adopt_orphans()
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (self._files[1], self._files[1]))  # one for each process
         for end in (self._alarm, self._bell):
@@ -172,6 +187,9 @@ class Nest:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        with suppress(PermissionError):  # then it is one among all that it has hatched, and slower to kill them
+            os.setpriority(os.PRIO_PROCESS, 0, self._nice - AHEAD)
         self._own = below.children()
         self._selector.register(self._control, selectors.EVENT_READ, self._obey)
         self._selector.register(self._alarm, selectors.EVENT_READ, self._wake)
@@ -190,10 +208,16 @@ class Nest:
         self._tell(Loaded(forks))
 
     def tend(self) -> None:
-        """Do what is ordered until the orders end."""
+        """Do what is ordered until the orders end; a little of everything at a time, so that nothing urgent waits."""
         while self._open:
-            for key, _ in self._selector.select(0 if self._eggs else None):
+            is_idle = not (self._eggs or self._may_bury or self._orphans_from is not None)
+            events = self._selector.select(None if is_idle else 0)
+            for key, _ in events:
                 key.data()
+            if self._may_bury:
+                self._bury()
+            if self._must_look(is_quiet=not events and not self._may_bury):
+                self._end_orphans()
             if self._eggs and self._open:
                 self._hatch(self._eggs.popleft())
 
@@ -230,13 +254,21 @@ class Nest:
             match self._orders.popleft():
                 case Hatch(number):
                     self._eggs.append(number)
-                case End(number) if number in self._pids:
-                    below.kill(self._pids[number])
+                case End(number, now) if number in self._pids:
+                    self._end(number, now=now)
                 case End(number) if number in self._eggs:
                     self._eggs.remove(number)
                     self._tell(Unborn(number, "it is no longer wanted"))
                 case _:
                     pass  # it died already
+
+    def _end(self, number: int, *, now: bool) -> None:
+        """Kill a process, or let it wait for its turn if it may."""
+        if not now and len(self._dying) >= DYING_AT_ONCE:
+            self._leaving.append(number)
+        elif number in self._pids:  # it may have died while it waited
+            self._dying.add(number)
+            below.kill(self._pids[number])
 
     def _hear(self, data: bytes) -> None:
         for frame in self._frames.feed(data):
@@ -250,10 +282,23 @@ class Nest:
         with suppress(BlockingIOError):
             if signal.SIGTERM in os.read(self._alarm, PIECE):
                 self._open = False
-        while self._bury_one():
-            pass
+        self._may_bury = True
+
+    def _bury(self) -> None:
+        """Wait for some that are dead; what they leave is looked for soon."""
+        self._may_bury = all(self._bury_one() for _ in range(BURIED_AT_ONCE))
+        if self._orphans_from is None:
+            self._orphans_from = time.monotonic()
+
+    def _must_look(self, *, is_quiet: bool) -> bool:
+        since = self._orphans_from
+        return since is not None and (is_quiet or time.monotonic() > since + ORPHANS_S)
+
+    def _end_orphans(self) -> None:
+        """Kill what was adopted here: what it belonged to is dead."""
+        self._orphans_from = None
         for pid in below.children() - self._own - self._chicks.keys():
-            below.kill(pid)  # adopted: what it belonged to is dead
+            below.kill(pid)
 
     def _bury_one(self) -> bool:
         try:
@@ -262,8 +307,12 @@ class Nest:
             return False
         chick = self._chicks.pop(pid, None)
         if chick is not None:
-            below.kill(pid)  # what is left of its group
+            if not self._adopts:
+                below.kill_group(pid)  # what is left of it would never be seen again
             del self._pids[chick.number]
+            self._dying.discard(chick.number)
+            while self._leaving and len(self._dying) < DYING_AT_ONCE:
+                self._end(self._leaving.popleft(), now=False)
             if not chick.is_mute:
                 self._selector.unregister(chick.output)
             chick.listen()
@@ -281,11 +330,14 @@ class Nest:
         except (BrokenPipeError, ConnectionResetError):
             raise
         except OSError as error:
+            if number in self._pids:
+                below.kill(self._pids[number])
             self._tell(Unborn(number, f"{error}; raise the limits on open files or processes (ulimit)"))
 
     def _watch(self, number: int, pid: int, output: int) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # it may be dead already
             os.setpgid(pid, pid)  # it does so itself too; whoever comes first
+            os.setpriority(os.PRIO_PROCESS, pid, self._nice + BEHIND)
         os.set_blocking(output, False)
         chick = Chick(number, output)
         self._chicks[pid] = chick
@@ -331,6 +383,9 @@ class Nest:
             for number in (its_output, self._alarm, self._bell, *(chick.output for chick in self._chicks.values())):
                 os.close(number)
             guest.live(connection, self._make, self._plan.memory_mb)
+        except BaseException:  # noqa: BLE001 -- last words; there is nobody to raise to
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(1)
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from windrow.errors import Refused, WindrowError
+from windrow.errors import Refused, WindrowError, blame
 from windrow.isolation.clock import on_the_real_clock
 from windrow.types import Value
 
@@ -61,8 +61,9 @@ class Threads:
             raise Refused(f"{self.settings.name} is closed; nothing can be started in it any more")
         on_the_real_clock(self.settings.name)
         host = ThreadHost(self._make, self.settings, self._ended)
+        with blame(self.settings.error, self.settings.name, "no thread could be started"):
+            host.start()
         self._living.add(host)
-        host.start()
         return host
 
     def give_back(self, host: "ThreadHost") -> None:
@@ -111,7 +112,11 @@ class ThreadHost:
         self._thread = threading.Thread(target=self._run, name=settings.name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
 
     async def call(self, method: str, *args: object) -> Any:  # noqa: ANN401 -- whatever the method returns
         """Call a method of the object and wait for what it returns."""

@@ -9,6 +9,7 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from windrow.isolation.messages import Frames
 
@@ -56,7 +57,8 @@ class Wire:
     def finish(self) -> None:
         """Say nothing more; the other side hears the end of it."""
         if self._open:
-            self._socket.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it has heard the end already
+                self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Let go of it."""

@@ -4,10 +4,10 @@ The environment says in its last word which function is asked for and what it mu
 
     {"entry": "add", "tests": [{"args": [1, 2], "expected": 3}, …]}
 
-Promises: the expected values never enter the sandbox. The function is called there with the arguments of each test, what
-it returns comes out as JSON, and it is compared here; whatever a program does to Python, to what calls it or to what it
-prints, only right answers count. A program that fails in any way has failed; a sandbox that fails is a `SandboxError`
-and never a score. Nothing that comes out is executed.
+Promises: the expected values never enter the sandbox. The function is called there with the arguments of each test,
+what it returns comes out as JSON, and it is compared here; whatever a program does to Python, to what calls it or to
+what it prints, only right answers count. A program that fails in any way has failed; a sandbox that fails is a
+`SandboxError` and never a score. Nothing that comes out is executed.
 
 Values are compared as JSON knows them: a tuple is a list, a key is a string; numbers with a fraction are compared to
 nine digits. A function that returns something else has failed that test.
@@ -97,14 +97,14 @@ class CodeReward:
         test_s: float = 2.0,
         settings: SandboxSettings = SandboxSettings(),  # noqa: B008 -- it never changes
     ) -> None:
-        """`all_or_nothing`: 1 if every test passes and else 0, rather than the share; `test_s`: processor
-        seconds for one call."""
+        """`all_or_nothing`: 1 if every test passes and else 0, not the share; `test_s`: processor time of one call."""
         if test_s <= 0:
             raise ConfigError(f"code.test_s must be more than 0, got {test_s}")
         self._all_or_nothing = all_or_nothing
         self._limits = limits
         self._test_s = test_s
-        self._sandbox = Sandbox(settings)
+        self._settings = settings
+        self._sandbox: Sandbox | None = None
 
     async def score(self, trajectory: Trajectory) -> Score:
         task = _task(trajectory)
@@ -115,12 +115,15 @@ class CodeReward:
             "calls": [json.dumps(case.args) for case in task.tests],
             "test_s": self._test_s,
         }
+        if self._sandbox is None:
+            self._sandbox = Sandbox(self._settings)
         ran = await self._sandbox.run(Program(source=CALLER, stdin=json.dumps(work), limits=self._limits))
         return self._judged(task, ran)
 
     async def close(self) -> None:
         """End the sandbox."""
-        await self._sandbox.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
 
     def _judged(self, task: CodeTask, ran: Ran) -> Score:
         ready, replies = _replies(ran.stdout)
@@ -137,7 +140,7 @@ def program_in(answer: str) -> str:
     return blocks[-1] if blocks else answer
 
 
-def same(expected: Any, got: Any) -> bool:  # any JSON
+def same(expected: Any, got: Any) -> bool:  # noqa: ANN401 -- any JSON
     """Whether two values are the same, as JSON knows values."""
     match expected, got:
         case (list(), list()):
@@ -155,9 +158,9 @@ def same(expected: Any, got: Any) -> bool:  # any JSON
 
 
 def _close(one: float, other: float) -> bool:
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
     try:
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
         return math.isclose(one, other, rel_tol=DIGITS, abs_tol=DIGITS)
     except OverflowError:  # an integer beyond all fractions
         return False
@@ -213,7 +216,7 @@ def _note(task: CodeTask, faults: Sequence[str], ran: Ran, *, ready: bool) -> st
     return f"{where}: {why or 'it ended'}"
 
 
-def _short(value: Any) -> str:  # any JSON
+def _short(value: Any) -> str:  # noqa: ANN401 -- any JSON
     try:
         words = json.dumps(value)
     except (RecursionError, ValueError):

@@ -54,3 +54,6 @@ class GroupReward(Protocol):
     """Scores the episodes of a group together, when all of them are over."""
 
     def score_group(self, trajectories: Sequence[Trajectory]) -> Sequence[Scored] | Awaitable[Sequence[Scored]]: ...
+
+
+AnyReward = Reward | GroupReward

@@ -3,11 +3,13 @@
 Promises: the score is the sum of weight × value over the members, and each member's own value stands in `parts` under
 its name, with the parts that it has itself behind it (`math`, `math/exact`). What a member raises is raised: a sum
 never replaces a missing part by 0. A sum of ordinary functions is one itself, so it can run in a process of its own;
-with one asynchronous member it is asynchronous, and the others run in threads.
+with one asynchronous member it is asynchronous, and each of the others runs where it belongs: in a thread, or in a
+process that is killed when the wait for it ends. `close` ends those.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from inspect import isawaitable, iscoroutinefunction
 from math import isfinite
 from numbers import Real
@@ -16,7 +18,8 @@ from typing import Protocol, runtime_checkable
 from windrow.envs.protocol import Isolation
 from windrow.errors import ConfigError, RewardError, blame
 from windrow.nearest import did_you_mean
-from windrow.rewards.protocol import Closable, Placed, Reward, Score, Scored
+from windrow.rewards.places import Ask, way_to
+from windrow.rewards.protocol import Closable, Placed, Reward, Score
 from windrow.trajectory import Trajectory
 
 
@@ -38,6 +41,8 @@ class WeightedSum:
         placed = [member for member in self._members.values() if isinstance(member, Placed)]
         wish: Isolation = "process" if any(member.isolation == "process" for member in placed) else "thread"
         self.isolation: Isolation = "inline" if self._waits else wish
+        self._ways: dict[str, Ask] = {}  # to the members, while they are open
+        self._stack = AsyncExitStack()
         self.preload = tuple(dict.fromkeys(name for member in placed for name in member.preload))
 
     @property
@@ -53,6 +58,8 @@ class WeightedSum:
 
     async def close(self) -> None:
         """Close the members that can be closed."""
+        self._ways = {}
+        await self._stack.aclose()
         for member in self._members.values():
             if isinstance(member, Closable):
                 await member.close()
@@ -71,15 +78,19 @@ class WeightedSum:
         """All members at once; the first that fails ends the others."""
         scores: dict[str, Score] = {}
 
-        async def ask(name: str, member: Reward) -> None:
+        async def ask(name: str, way: Ask) -> None:
             with blame(RewardError, "part", repr(name)):
-                said = await _asked(member, trajectory)
-                scores[name] = as_score(said)
+                scores[name] = as_score(await way("score", trajectory))
+
+        if not self._ways:
+            self._ways = {
+                name: way_to(each, None, f"part {name!r}", self._stack) for name, each in self._members.items()
+            }
 
         try:
             async with asyncio.TaskGroup() as group:
-                for name, member in self._members.items():
-                    group.create_task(ask(name, member), name=f"reward {name}")
+                for name, way in self._ways.items():
+                    group.create_task(ask(name, way), name=f"reward {name}")
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed  # the first; it names its part
         return self._add_up(scores)
@@ -109,13 +120,6 @@ class WeightedSum:
 
 def _is_weight(weight: object) -> bool:
     return isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight)
-
-
-async def _asked(member: Reward, trajectory: Trajectory) -> Scored:
-    """What one member says; an ordinary function is called in a thread."""
-    call: Callable[[Trajectory], Scored | Awaitable[Scored]] = member.score
-    said = call(trajectory) if iscoroutinefunction(call) else await asyncio.to_thread(call, trajectory)
-    return await said if isawaitable(said) else said
 
 
 def as_score(said: object) -> Score:

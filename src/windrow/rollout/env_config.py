@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from windrow.core.settings import Count, Natural, Seconds, Weight
@@ -10,7 +11,7 @@ from windrow.envs.protocol import EnvFactory, Isolation
 from windrow.envs.shipped import describe, find
 from windrow.errors import ConfigError, blame
 from windrow.nearest import did_you_mean
-from windrow.rewards.protocol import GroupReward, Reward
+from windrow.rewards.protocol import AnyReward, GroupReward, Reward
 from windrow.rewards.shipped import SHIPPED
 from windrow.rewards.shipped import find as find_reward
 from windrow.types import Meta, Value
@@ -23,8 +24,6 @@ Retry = Literal["never", "transient", "always"]
 
 NO_REWARD = "none"
 """The name that stands for the sum of the steps' rewards."""
-
-AnyReward = Reward | GroupReward
 
 
 class RewardLimits(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +95,12 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
                 f"{env.__name__} has no start, so it is no environment; "
                 f"a class with reset and step becomes one by windrow.plain({env.__name__})"
             )
+        if isinstance(self.reward, type):
+            raise ConfigError(
+                f"reward is the class {self.reward.__name__}; give an object of it: {self.reward.__name__}()"
+            )
+        if isinstance(self.reward, Mapping):
+            _check_weights(self.reward)
         if self.reward is not None and not isinstance(self.reward, str | Mapping | Reward | GroupReward):
             raise ConfigError(
                 f"reward must be a name, names with weights, or have score or score_group, got {self.reward!r:.60}"
@@ -147,6 +152,14 @@ def check_names(reward: str | Mapping[str, float]) -> None:
     for name in [reward] if isinstance(reward, str) else reward:
         if name not in SHIPPED:
             raise ConfigError(f"unknown reward {name!r}{did_you_mean(name, SHIPPED)}")
+
+
+def _check_weights(weights: Mapping[str, object]) -> None:
+    if not weights:
+        raise ConfigError("reward names no part; give names with weights, or none")
+    for name, weight in weights.items():
+        if not isinstance(weight, int | float) or not isfinite(weight):
+            raise ConfigError(f"reward.{name} must be a finite number, got {weight!r}")
 
 
 class TagConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):

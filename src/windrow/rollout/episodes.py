@@ -128,8 +128,13 @@ class Episode:
                     if is_stray():
                         raise EnvError(f"{self._who} {what} {len(self.turns)} was cancelled from inside") from None
                     raise
+                except (Exception, KeyboardInterrupt):
+                    raise
                 except SystemExit as error:  # one episode does not end the program
                     raise EnvError(f"{self._who} {what} {len(self.turns)} called sys.exit({error.code!r})") from None
+                except BaseException as error:  # nor does a panic of a library that is not written in Python
+                    words = f"{self._who} {what} {len(self.turns)}: {type(error).__name__}: {error}"
+                    raise EnvError(words) from error
 
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""
@@ -240,6 +245,9 @@ class Episode:
         if not isinstance(step, Step):
             raise EnvError(f"{self._who} step {len(self.turns)} returned {step!r:.60}; return a Step")
         reward: object = step.reward
+        info: object = step.info
+        if not isinstance(info, dict):
+            raise EnvError(f"{self._who} step {len(self.turns)} returned info {info!r:.60}; info is a dict")
         if not _is_finite(reward):
             raise EnvError(
                 f"{self._who} step {len(self.turns)} returned reward {reward!r:.60}; a reward is a finite number"

@@ -57,6 +57,20 @@ class PlayedOut(Value, frozen=True, gc=True):
     trajectory: Trajectory
 
 
+class Scored(Value, frozen=True, gc=True):
+    """A reward scored the episodes of a job."""
+
+    job: int
+    trajectories: tuple[Trajectory, ...]
+
+
+class Unscorable(Value, frozen=True):
+    """A reward could not score the episodes of a job."""
+
+    job: int
+    why: str
+
+
 class Broken(Value, frozen=True):
     """An episode did not come to its end."""
 
@@ -71,4 +85,15 @@ class EngineGone(Value, frozen=True):
     why: str
 
 
-News = Progressed | Played | PlayedOut | Broken | EngineGone
+News = Progressed | Played | PlayedOut | Scored | Unscorable | Broken | EngineGone
+
+
+def played(trajectory: Trajectory) -> Played:
+    """News of a trajectory with its score."""
+    outcome = Finished(
+        score=trajectory.score,
+        tokens=trajectory.policy_tokens,
+        oldest_version=trajectory.oldest_version,
+        truncated=trajectory.is_truncated,
+    )
+    return Played(trajectory.attempt, outcome, trajectory)

@@ -8,7 +8,6 @@ stopped the queue. A wait that takes long says what it waits for.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
 
 from windrow.core.commands import AnyCommand
 from windrow.core.events import (
@@ -18,7 +17,6 @@ from windrow.core.events import (
     BatchTrained,
     BatchWanted,
     EngineLost,
-    EpisodeEnded,
     ResumeWanted,
     ShutdownWanted,
     SourceOpened,
@@ -36,7 +34,11 @@ from windrow.errors import ConfigError, EngineError, Refused, WindrowError
 from windrow.observe.metrics import Meter
 from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
 from windrow.rollout.fleet import Fleet, Patience
-from windrow.rollout.orders import Broken, EngineGone, News, Order, Played, PlayedOut, Progressed
+from windrow.rollout.intake import Intake
+from windrow.rollout.orders import (
+    News,
+    Order,
+)
 from windrow.rollout.pledges import Pledges
 from windrow.rollout.shelf import Shelf
 from windrow.rollout.summary import LedgerReader
@@ -44,7 +46,7 @@ from windrow.rollout.supervision import Crew, first_of
 from windrow.rollout.trays import Forget, Job
 from windrow.sources.protocol import TaskSource
 from windrow.trajectory import Trajectory
-from windrow.types import MODES, AttemptId, Failed, Mode, Value
+from windrow.types import MODES, Failed, Mode, Value
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class GroupQueueManager:
         self._dispatch = Dispatch(
             self.machine, self.tell, self.crew, self.fleet, self.meter, sources, self.options.filters
         )
+        self._intake = Intake(self._dispatch, self.tell, self.fleet.lose, self._meters)
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Lock()  # whoever ends everything; nobody else waits here
         self._is_stopped = False
@@ -246,7 +249,7 @@ class GroupQueueManager:
     async def close_tray(self, kind: str, why: str) -> None:
         """A reward worker is gone, and with it the scores it owed."""
         for attempt in self._dispatch.trays.close(kind):
-            if not self.is_closed and self._dispatch.trays.settle(attempt):
+            if not self.is_closed and self._dispatch.trays.remove(attempt):
                 self.tell(AttemptEnded(attempt, Failed("worker", why)))
 
     async def fetch_unscored(self, kind: str) -> Sequence[Job | Forget]:
@@ -258,7 +261,7 @@ class GroupQueueManager:
         if self.is_closed:
             return
         for item in news:
-            self._take_in(item)
+            self._intake.take(item)
 
     # for consumers
 
@@ -337,35 +340,6 @@ class GroupQueueManager:
             self._note_lost_engine()
         return commands
 
-    def _take_in(self, news: News) -> None:
-        match news:
-            case Progressed(attempt=attempt, tokens=tokens, oldest_version=version):
-                self.tell(AttemptProgressed(attempt, tokens, version))
-            case PlayedOut(kind=kind, trajectory=trajectory):
-                late, attempt = self.machine.late, trajectory.attempt
-                self._dispatch.trays.put(kind, trajectory)
-                self.tell(EpisodeEnded(attempt, trajectory.policy_tokens, trajectory.oldest_version))
-                if self.machine.late > late:
-                    self._dispatch.trays.settle(attempt)
-            case Played(attempt=attempt, outcome=outcome, trajectory=trajectory):
-                self._dispatch.trays.settle(attempt)
-                late = self.machine.late
-                is_new = self._dispatch.shelf.put(attempt, trajectory)
-                members = self._dispatch.shelf.members(attempt.group)  # before the machine throws them away
-                self.tell(AttemptEnded(attempt, outcome))
-                if is_new and self.machine.late > late:
-                    self._dispatch.shelf.discard(attempt)
-                elif is_new:
-                    self._dispatch.note_scores(members)
-            case Broken(attempt=attempt, outcome=failed):
-                self._dispatch.trays.settle(attempt)
-                self._note_failure(attempt, failed)
-                self.tell(AttemptEnded(attempt, failed))
-            case EngineGone(engine=engine, why=why):
-                self.fleet.lose(engine, why)
-            case _:
-                assert_never(news)
-
     # waiting
 
     async def _watch(self, future: "asyncio.Future[Delivery | None]", consumer: str) -> Delivery | None:
@@ -401,13 +375,6 @@ class GroupQueueManager:
             self.tell(TimePassed())
         except Exception as error:  # noqa: BLE001 -- nobody awaits an alarm, so whatever it is, the crew is told
             self.crew.fail(error)
-
-    def _note_failure(self, attempt: AttemptId, failed: Failed) -> None:
-        facts = {"attempt": str(attempt), "blame": failed.blame, "why": failed.why}
-        log.warning("attempt failed: %s", failed.why, extra=facts)
-        mode = self._dispatch.shelf.mode(attempt.group)
-        if mode is not None:
-            self._meters[mode].count("attempt/failed_total", part=failed.blame)
 
     # endings
 

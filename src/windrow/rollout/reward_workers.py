@@ -10,23 +10,25 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from numbers import Real
 from typing import Protocol
 
 from windrow.envs.protocol import DEADLINE
-from windrow.errors import JudgeError, RewardError, SandboxError, blame
-from windrow.rewards.protocol import Closable, GroupReward, Score
-from windrow.rollout.env_config import AnyReward, RewardLimits
-from windrow.rollout.episodes import LARGEST
-from windrow.rollout.orders import Broken, News
-from windrow.rollout.reward_places import Ask, way_to
+from windrow.errors import InternalError, JudgeError, RewardError, SandboxError, WindrowError, blame
+from windrow.isolation.host import Elsewhere
+from windrow.rewards.places import Ask, way_to
+from windrow.rewards.protocol import AnyReward, Closable, GroupReward, Score
+from windrow.rollout.env_config import RewardLimits
+from windrow.rollout.orders import News, Scored, Unscorable
+from windrow.rollout.scores import read_score, read_scores, scored
 from windrow.rollout.supervision import is_stray
 from windrow.rollout.trays import Forget, Job
-from windrow.rollout.workers import Sighting, played
-from windrow.trajectory import Trajectory
-from windrow.types import AttemptId, Failed, but
+from windrow.rollout.workers import Sighting
 
 log = logging.getLogger(__name__)
+
+PASSING = (TimeoutError, OSError, JudgeError, SandboxError)
+"""Failures of services and deadlines: the next try may succeed."""
+PASSING_NAMES = frozenset(kind.__name__ for kind in PASSING)
 
 CLOSE_S = 5.0
 """How long a reward may take to close."""
@@ -63,14 +65,25 @@ class RewardWorker:
         self._closes = closes
         self._clock = asyncio.get_running_loop().time
         self._places = asyncio.Semaphore(limits.at_once)
-        self._tasks: dict[AttemptId, asyncio.Task[None]] = {}  # all and only the attempts that are being scored
-        self._since: dict[AttemptId, float] = {}  # the same attempts
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # all and only the jobs that are under way, by number
+        self._since: dict[int, tuple[Job, float]] = {}  # the same jobs
+        self._called_off: set[int] = set()  # those of them that nobody waits for
+        self._is_dismissed = False
 
     def sightings(self) -> list[Sighting]:
         """What is being scored, or waits for a place to be."""
         return [
-            Sighting(attempt=str(attempt), worker=self.name, engine="", stage="scoring", since=since, turn=0, tokens=0)
-            for attempt, since in self._since.items()
+            Sighting(
+                attempt=str(trajectory.attempt),
+                worker=self.name,
+                engine="",
+                stage="scoring",
+                since=since,
+                turn=len(trajectory.turns),
+                tokens=trajectory.policy_tokens,
+            )
+            for job, since in self._since.values()
+            for trajectory in job.trajectories
         ]
 
     async def run(self) -> None:
@@ -80,86 +93,94 @@ class RewardWorker:
         waits for     the queue to have some
         unblocked by  the end of an episode, CancelAttempt, the queue's end
         """
+        if self._is_dismissed:
+            return
         async with AsyncExitStack() as stack:
             with blame(RewardError, f"reward of {self.kind}", "could not be made"):
                 reward = self._make()
             if self._closes and isinstance(reward, Closable):
                 stack.push_async_callback(self._close, reward)
-            ask = way_to(reward, self._limits.isolation, self.kind, stack)
+            ask = way_to(reward, self._limits.isolation, f"reward of {self.kind}", stack)
             in_groups = isinstance(reward, GroupReward)
             await self._queue.open_tray(self.kind, in_groups=in_groups)
             async with asyncio.TaskGroup() as group:
-                while orders := await self._queue.fetch_unscored(self.kind):
-                    for order in orders:
-                        self._obey(order, ask, group, in_groups=in_groups)
-                for task in {*self._tasks.values()}:
-                    task.cancel()
+                while self._obey(await self._queue.fetch_unscored(self.kind), ask, group, in_groups=in_groups):
+                    pass
+                for number in self._tasks:
+                    self._call_off(number)
 
-    def _obey(self, order: Job | Forget, ask: Ask, group: asyncio.TaskGroup, *, in_groups: bool) -> None:
-        match order:
-            case Forget(attempt=attempt):
-                task = self._tasks.get(attempt)
-                if task is not None:
-                    task.cancel()
-            case Job(trajectories=trajectories):
-                attempts = [trajectory.attempt for trajectory in trajectories]
-                scoring = group.create_task(
-                    self._score(trajectories, ask, in_groups=in_groups), name=f"score of {attempts[0]}"
-                )
-                for attempt in attempts:
-                    self._tasks[attempt] = scoring
-                    self._since[attempt] = self._clock()
-                scoring.add_done_callback(partial(self._forget, attempts))
+    def dismiss(self) -> None:
+        """Its scheduler is gone: if it has not begun it need not."""
+        self._is_dismissed = True
 
-    def _forget(self, attempts: list[AttemptId], task: "asyncio.Task[None]") -> None:
-        for attempt in attempts:
-            if self._tasks.get(attempt) is task:  # not given out again meanwhile
-                del self._tasks[attempt], self._since[attempt]
+    def _obey(self, orders: Sequence[Job | Forget], ask: Ask, group: asyncio.TaskGroup, *, in_groups: bool) -> bool:
+        """Do what the queue wants; false if that is nothing more."""
+        for order in orders:
+            match order:
+                case Forget(job=number):
+                    self._call_off(number)
+                case Job(number=number):
+                    scoring = group.create_task(self._score(order, ask, in_groups=in_groups), name=f"score {number}")
+                    self._tasks[number] = scoring
+                    self._since[number] = order, self._clock()
+                    scoring.add_done_callback(partial(self._forget, number))
+        return bool(orders)
 
-    async def _score(self, trajectories: tuple[Trajectory, ...], ask: Ask, *, in_groups: bool) -> None:
-        news: list[News]
-        async with self._places:
-            began = self._clock()
-            try:
-                scores = await self._persist(trajectories, ask, in_groups=in_groups)
-            except RewardError as error:
-                news = [Broken(t.attempt, Failed("reward", str(error), t.policy_tokens)) for t in trajectories]
-            else:
-                ended = self._clock()
-                pairs = zip(trajectories, scores, strict=True)
-                news = [played(_scored(trajectory, score, began, ended)) for trajectory, score in pairs]
-        await self._queue.report(news)
+    def _call_off(self, number: int) -> None:
+        task = self._tasks.get(number)
+        if task is not None and number not in self._called_off:
+            self._called_off.add(number)
+            task.cancel()
 
-    async def _persist(self, trajectories: tuple[Trajectory, ...], ask: Ask, *, in_groups: bool) -> list[Score]:
+    def _forget(self, number: int, _: "asyncio.Task[None]") -> None:
+        del self._tasks[number], self._since[number]
+        self._called_off.discard(number)
+
+    async def _score(self, job: Job, ask: Ask, *, in_groups: bool) -> None:
+        try:
+            async with self._places:
+                began = self._clock()
+                scores = await self._persist(job, ask, in_groups=in_groups)
+                with blame(RewardError, f"reward of {_who(job, in_groups=in_groups)}"):
+                    pairs = zip(job.trajectories, scores, strict=True)
+                    done = tuple(scored(one, score, began, self._clock()) for one, score in pairs)
+            news: News = Scored(job.number, done)
+        except RewardError as error:
+            news = Unscorable(job.number, str(error))
+        except asyncio.CancelledError:
+            if job.number in self._called_off:
+                raise
+            self._tasks[job.number].uncancel()  # the reward did that to us; if everything ends, nobody reads this news
+            news = Unscorable(job.number, f"reward of {_who(job, in_groups=in_groups)} cancelled its own task")
+        await self._queue.report([news])
+
+    async def _persist(self, job: Job, ask: Ask, *, in_groups: bool) -> list[Score]:
         """Try, and try again if that may help."""
         for attempt in range(self._limits.retries + 1):
             try:
-                return await self._try(trajectories, ask, in_groups=in_groups)
+                return await self._try(job, ask, in_groups=in_groups)
             except RewardError as error:
+                if job.number in self._called_off:
+                    raise asyncio.CancelledError from error  # it made something else of its cancellation
                 if attempt == self._limits.retries or not _may_pass(error, self._limits.retry):
                     raise
-                log.info("score is tried again: %s", error, extra={"attempt": str(trajectories[0].attempt)})
+                log.info("score is tried again: %s", error, extra={"attempt": str(job.trajectories[0].attempt)})
                 await asyncio.sleep(self._limits.retry_after_s * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
-    async def _try(self, trajectories: tuple[Trajectory, ...], ask: Ask, *, in_groups: bool) -> list[Score]:
-        first = trajectories[0].attempt
-        who = f"g{first.group}" if in_groups else str(first)
+    async def _try(self, job: Job, ask: Ask, *, in_groups: bool) -> list[Score]:
+        who = _who(job, in_groups=in_groups)
         due = self._clock() + self._limits.timeout_s
         context = DEADLINE.set(due)
         try:
             with blame(RewardError, f"reward of {who}"):
                 async with asyncio.timeout_at(due):
-                    said = await _kept_inside(ask, in_groups, trajectories, who)
+                    said = await _kept_inside(ask, job, who, in_groups=in_groups)
+                if self._clock() > due:
+                    raise TimeoutError("it took too long")
+                return read_scores(said, who, len(job.trajectories)) if in_groups else [read_score(said, who)]
         finally:
             DEADLINE.reset(context)
-        if not in_groups:
-            return [_checked(said, who)]
-        if not isinstance(said, Sequence) or len(said) != len(trajectories):
-            raise RewardError(
-                f"reward of {who} gave {said!r:.60} for {len(trajectories)} episodes; give one score each"
-            )
-        return [_checked(each, who) for each in said]
 
     async def _close(self, reward: Closable) -> None:
         try:
@@ -170,51 +191,35 @@ class RewardWorker:
             log.warning("reward did not close: %s", error, extra={"kind": self.kind})
 
 
-async def _kept_inside(ask: Ask, in_groups: bool, trajectories: tuple[Trajectory, ...], who: str) -> object:  # noqa: FBT001 -- one call
-    """Ask; neither a cancellation that leaks out of a reward nor an exit ends more than this try."""
+async def _kept_inside(ask: Ask, job: Job, who: str, *, in_groups: bool) -> object:
+    """Ask; whatever comes out of a reward, it ends no more than this try."""
     try:
-        return await (ask("score_group", [*trajectories]) if in_groups else ask("score", trajectories[0]))
+        return await (ask("score_group", [*job.trajectories]) if in_groups else ask("score", job.trajectories[0]))
     except asyncio.CancelledError:
         if is_stray():
             raise RewardError(f"reward of {who} was cancelled from inside") from None
         raise
+    except (RewardError, InternalError):
+        raise
+    except WindrowError as error:
+        raise RewardError(f"reward of {who}: {error}") from error
+    except (Exception, KeyboardInterrupt):
+        raise
     except SystemExit as error:
         raise RewardError(f"reward of {who} called sys.exit({error.code!r})") from None
+    except BaseException as error:  # a panic of a library that is not written in Python
+        raise RewardError(f"reward of {who}: {type(error).__name__}: {error}") from error
 
 
-def _checked(said: object, who: str) -> Score:
-    score = said if isinstance(said, Score) else Score(said) if _is_number(said) else None  # type: ignore[arg-type]  # it is a number
-    if score is None:
-        raise RewardError(f"reward of {who} is {said!r:.60}; return a finite number or a Score")
-    for name, number in {"its value": score.value, **score.parts}.items():
-        if not _is_number(number):
-            raise RewardError(f"reward of {who}: {name} is {number!r:.60}; it must be a finite number")
-    return score
-
-
-def _is_number(said: object) -> bool:
-    return isinstance(said, Real) and bool(-LARGEST <= said <= LARGEST)  # type: ignore[operator]  # it is a number
+def _who(job: Job, *, in_groups: bool) -> str:
+    first = job.trajectories[0].attempt
+    return f"g{first.group}" if in_groups else str(first)
 
 
 def _may_pass(error: RewardError, retry: str) -> bool:
     """A failure that need not happen again."""
     if retry == "always":
         return True
-    passing = isinstance(error, JudgeError | SandboxError) or isinstance(error.__cause__, TimeoutError | OSError)
-    return retry == "transient" and passing
-
-
-def _scored(trajectory: Trajectory, score: Score, began: float, ended: float) -> Trajectory:
-    """A trajectory with its score; what the environment has not given itself is credited to the last turn."""
-    value = float(score.value)
-    last = trajectory.turns[-1]
-    rest = value - sum(turn.reward for turn in trajectory.turns)
-    return but(
-        trajectory,
-        turns=(*trajectory.turns[:-1], but(last, reward=last.reward + rest)),
-        score=value,
-        scores={**trajectory.scores, **{name: float(part) for name, part in score.parts.items()}},
-        info={**trajectory.info, "reward_note": score.note} if score.note else trajectory.info,
-        reward_began_at=began,
-        reward_ended_at=ended,
-    )
+    cause = error.__cause__
+    elsewhere = isinstance(cause, Elsewhere) and not PASSING_NAMES.isdisjoint(cause.kinds)
+    return retry == "transient" and (elsewhere or isinstance(error, PASSING) or isinstance(cause, PASSING))

@@ -176,6 +176,8 @@ class RolloutScheduler:
         if self._has_left:
             return
         self._closed = True
+        for one in self._all_workers():
+            one.dismiss()
         rewarded = [worker.kind for worker in self._reward_workers]
         await self._commons.move_out(self.mode, [worker.name for worker in self._workers], rewarded)
         self._has_left = True

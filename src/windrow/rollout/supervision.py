@@ -66,7 +66,9 @@ class Crew:
         """A failure is told when it happens, not when all the others have ended."""
         try:
             await work
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self.fail(first_of(error))
             raise
 
@@ -76,7 +78,7 @@ class Crew:
                 self._group = group
                 _add(group, self._watched(first), name)
                 await asyncio.get_running_loop().create_future()  # until it is stopped, or a task fails
-        except* Exception:  # noqa: BLE001, S110 -- it was told already
+        except BaseExceptionGroup:
             pass
         finally:
             self._group = None

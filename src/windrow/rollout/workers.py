@@ -6,8 +6,9 @@ anybody's fault: it ends the worker, and with it the queue.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Protocol, assert_never
 
 from windrow.engines.protocol import Engine
@@ -16,10 +17,21 @@ from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, Re
 from windrow.rollout.config import kind_name
 from windrow.rollout.env_config import EnvKind
 from windrow.rollout.episodes import Episode, EpisodeSettings
-from windrow.rollout.orders import Broken, Cancel, EngineGone, Lease, Move, News, Order, Played, PlayedOut, Progressed
+from windrow.rollout.orders import (
+    Broken,
+    Cancel,
+    EngineGone,
+    Lease,
+    Move,
+    News,
+    Order,
+    PlayedOut,
+    Progressed,
+    played,
+)
 from windrow.rollout.router import MOVE_GRACE_S, Route
 from windrow.trajectory import Trajectory
-from windrow.types import AttemptId, Blame, Failed, Finished, Value, but
+from windrow.types import AttemptId, Blame, Failed, Value, but
 
 
 class Queue(Protocol):
@@ -69,6 +81,8 @@ class EnvWorker:
         self._episodes: dict[AttemptId, Episode] = {}  # all and only those in play
         self._tasks: dict[AttemptId, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()  # all and only the environments that are being closed
+        self._called_off: set[AttemptId] = set()  # all and only those in play that nobody waits for
+        self._is_dismissed = False
         self._outbox: list[News] = []
         self._news = asyncio.Event()
 
@@ -83,6 +97,8 @@ class EnvWorker:
         waits for     the queue to have some
         unblocked by  GrantLease, CancelAttempt, MoveAttempt, the queue's end
         """
+        if self._is_dismissed:
+            return
         async with AsyncExitStack() as stack:
             for tag, kind in self._envs.items():
                 self._places[tag] = place = open_place(kind.make, kind.place)
@@ -95,16 +111,21 @@ class EnvWorker:
                     if self._closing:
                         await asyncio.wait([*self._closing])  # whatever happened; each has a short limit of its own
 
+    def dismiss(self) -> None:
+        """Its scheduler is gone: if it has not begun it need not."""
+        self._is_dismissed = True
+
     async def _serve(self, closings: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as group:
             mail = group.create_task(self._mail(), name=f"mail of {self.name}")
-            while orders := await self._queue.lease(self.name, self._slots):
-                self._obey(orders, group, closings)
+            while self._obey(await self._queue.lease(self.name, self._slots), group, closings):
+                pass
             mail.cancel()
             for attempt in self._tasks:
                 self._cancel(attempt)
 
-    def _obey(self, orders: Iterable[Order], group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> None:
+    def _obey(self, orders: Sequence[Order], group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> bool:
+        """Do what the queue wants; false if that is nothing more."""
         left: dict[str, list[str]] = {}
         for order in orders:
             match order:
@@ -121,6 +142,7 @@ class EnvWorker:
                     assert_never(order)
         for engine, requests in left.items():
             group.create_task(self._interrupt(engine, requests), name=f"{len(requests)} requests leave {engine}")
+        return bool(orders)
 
     def _begin(self, lease: Lease, group: asyncio.TaskGroup, closings: asyncio.TaskGroup) -> None:
         route = Route(lease.attempt, lease.engine, self._engines, self._lost)
@@ -128,17 +150,22 @@ class EnvWorker:
         self._episodes[lease.attempt] = episode
         task = group.create_task(self._play(episode, closings), name=f"episode {lease.attempt}")
         self._tasks[lease.attempt] = task
-        task.add_done_callback(lambda _: self._forget(lease.attempt))
+        task.add_done_callback(partial(self._forget, lease.attempt))
 
     def _cancel(self, attempt: AttemptId) -> None:
         """Stop an episode, once: a second time would break off the closing of its environment."""
         task = self._tasks.get(attempt)
-        if task is not None and not task.cancelling():
+        if task is not None and attempt not in self._called_off:
+            self._called_off.add(attempt)
             task.cancel()
 
-    def _forget(self, attempt: AttemptId) -> None:
-        self._episodes.pop(attempt, None)
-        self._tasks.pop(attempt, None)
+    def _forget(self, attempt: AttemptId, task: "asyncio.Task[None]") -> None:
+        episode = self._episodes.pop(attempt)
+        del self._tasks[attempt]
+        if task.cancelled() and attempt not in self._called_off:  # if everything ends, nobody reads this news
+            why = f"{attempt} environment {episode.lease.task.tag!r} cancelled its own task"
+            self._post(Broken(attempt, Failed("env", why, episode.tokens)))
+        self._called_off.discard(attempt)
 
     async def _play(self, episode: Episode, closings: asyncio.TaskGroup) -> None:
         attempt = episode.lease.attempt
@@ -193,6 +220,7 @@ class EnvWorker:
             self._news.clear()
             news, self._outbox = self._outbox, []
             await self._queue.report(news)
+            del news  # nothing is kept of it while there is nothing to say
 
     def _sighting(self, episode: Episode) -> Sighting:
         stage = episode.stage
@@ -205,17 +233,6 @@ class EnvWorker:
             turn=len(episode.turns),
             tokens=episode.tokens,
         )
-
-
-def played(trajectory: Trajectory) -> Played:
-    """News of a trajectory with its score."""
-    outcome = Finished(
-        score=trajectory.score,
-        tokens=trajectory.policy_tokens,
-        oldest_version=trajectory.oldest_version,
-        truncated=trajectory.is_truncated,
-    )
-    return Played(trajectory.attempt, outcome, trajectory)
 
 
 def _blamed(error: WindrowError) -> Blame:
