@@ -19,6 +19,7 @@ examples:
   windrow bench core
   windrow bench core --json
   windrow bench router
+  windrow bench sandbox --json
 """
 
 BENCHMARKS = {
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "core": "windrow.bench.core",
     "engine": "windrow.bench.engine",
     "router": "windrow.bench.router",
+    "sandbox": "windrow.bench.sandbox",
 }
 
 
