@@ -11,7 +11,7 @@ OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm check bench examples fix clean
+.PHONY: help install demo test test-vllm soak check bench examples fix clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ $(VLLM)/.installed: tests/vllm/requirements.txt
 	@# built for CUDA, they break the import of a vLLM for the CPU
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check --no-input -qq uninstall --yes torchvision torchaudio torchcodec
 	@touch $@
+
+soak: $(STAMP) ## 2,000 environments in processes at once, some of which crash, hang or eat memory; minutes, no part of CI
+	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s tests/soak
 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }

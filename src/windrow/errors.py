@@ -19,6 +19,11 @@ A message has the thing, the value and the way out, in lower case, without a ful
 `blame`.
 """
 
+from traceback import format_exception
+
+LONGEST_TRACE = 4000
+"""Characters of a traceback that are kept."""
+
 
 class WindrowError(Exception):
     """The root of the tree; catch it to catch all of ours and nothing else."""
@@ -96,5 +101,18 @@ class blame:  # noqa: N801 -- it is used as a statement
             return
         what = " ".join(map(str, self._words))
         if isinstance(error, TimeoutError):
-            raise self._kind(f"{what}: {str(error) or 'it took too long'}") from error
-        raise self._kind(f"{what}: {type(error).__name__}: {error}") from error
+            raise self._kind(f"{what}: {_said(error) or 'it took too long'}") from error
+        raise self._kind(f"{what}: {type(error).__name__}: {_said(error)}") from error
+
+
+def trace_of(error: BaseException) -> str:
+    """The end of the traceback of whatever led to an error; empty if nothing else did."""
+    cause = error.__cause__
+    return "" if cause is None else "".join(format_exception(cause))[-LONGEST_TRACE:]
+
+
+def _said(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 -- somebody else's exception, which breaks when it is looked at
+        return "it cannot say why"

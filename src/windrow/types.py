@@ -85,6 +85,8 @@ class Failed(Value, frozen=True, tag="failed"):
     blame: Blame
     why: str
     tokens: int = 0
+    trace: str = ""
+    """Where it came from, line by line, if that is known."""
 
 
 Outcome = Finished | Failed

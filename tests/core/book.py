@@ -568,13 +568,13 @@ class Book:
         play = self.running.get(attempt)
         if play is None:
             return
-        if not play.scoring and (not play.engine or self.engines[play.engine].holds):
-            self.leases.append((self.now + self.settings.lease_s, attempt))  # it could not play
+        if play.scoring or not play.engine or self.engines[play.engine].holds:
+            self.leases.append((self.now + self.settings.lease_s, attempt))  # it cannot play, or need not
         else:
-            if play.scoring or play.worker in self.workers:
+            if play.worker in self.workers:
                 self.cancels[attempt] = "failed"
             self._note(failed=True)
-            self._fail(self.groups[attempt.group], play, "reward" if play.scoring else "env", "failed")
+            self._fail(self.groups[attempt.group], play, "env", "failed")
 
     # engines, as they are told
 

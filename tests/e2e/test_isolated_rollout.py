@@ -110,3 +110,30 @@ class Calm(Moody):
 
     async def step(self, action: str) -> Step:
         return Step(reward=1.0, terminated=True, info={"pid": os.getpid(), "seed": self.seed})
+
+
+class Deep:
+    """Fails somewhere below its step."""
+
+    async def start(self, task: Task) -> str:
+        return "deep"
+
+    async def step(self, action: str) -> Step:
+        return self.open_the_door()
+
+    def open_the_door(self) -> Step:
+        raise KeyError("door")
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
+def test_a_failed_attempt_tells_its_number_its_turn_and_its_traceback(isolation: str, caplog: pytest.LogCaptureFixture):
+    async def body() -> None:
+        async with asyncio.timeout(120), scheduler(env=Deep, isolation=isolation, max_tasks=1) as rollouts:
+            assert await rollouts.get_batch(DataProto(meta_info={"global_step": 0}), -1) is None
+
+    asyncio.run(body())
+    assert "attempt failed: g0.a0 environment '' step 0" in caplog.text
+    assert "KeyError: 'door'" in caplog.text
+    assert "in open_the_door" in caplog.text

@@ -56,6 +56,7 @@ class Entry:
 COMMANDS = {
     "rollout": Entry("windrow.cli.rollout", "collect batches with real engines and environments, without training"),
     "simulate": Entry("windrow.cli.simulate", "play the scheduler against modelled engines and environments"),
+    "env": Entry("windrow.cli.env", "list environments, check one for the usual mistakes, play one"),
     "explain": Entry("windrow.cli.explain", "list every setting, its meaning, its value and where that is from"),
     "replay": Entry("windrow.cli.replay", "rebuild the scheduler from a journal and check its promises"),
     "story": Entry("windrow.cli.story", "tell what happened to one group or attempt"),

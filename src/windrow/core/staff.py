@@ -1,8 +1,9 @@
 """Workers that come, go, fall silent and die; leases that run out; retries whose rest is over.
 
 Promises: whatever a lost worker played is tried again elsewhere in the same step, and costs each group one failure; a
-lease that runs out is cancelled and counts as a failure of its environment (of its reward, if it waits for its score),
-unless its engine was held or gone; a worker that leaves plays what it has to the end.
+lease that runs out is cancelled and counts as a failure of its environment, unless its engine was held or gone, or it
+was played and waits for its score: that is its reward's affair, which has deadlines of its own; a worker that leaves
+plays what it has to the end.
 """
 
 from collections import deque
@@ -76,11 +77,11 @@ def pass_time(books: Books) -> None:
     due = []
     while books.leases and books.leases[0][0] <= now:
         due.append(books.leases.popleft()[1])
+    why = f"its lease of {books.settings.lease_s} s ran out"
     for attempt in sorted(due):
         if books.is_running(attempt) and not _renew(books, attempt):
-            failure = _overdue(books, attempt)
-            note_failure(books, f"{attempt} {failure.blame}: {failure.why}")
-            _fail(books, attempt, failure, "failed")
+            note_failure(books, f"{attempt} env: {why}")
+            _fail(books, attempt, Failed("env", why), "failed")
 
 
 def first_lease(books: Books) -> float | None:
@@ -97,19 +98,13 @@ def clean_leases(books: Books) -> None:
 
 
 def _renew(books: Books, attempt_id: AttemptId) -> bool:
-    """Give an attempt that could not play, for its engine is held or gone, its whole time again."""
+    """Give an attempt that could not play, or was played and waits for its score, its whole time again."""
     attempt = books.groups[attempt_id.group].attempts[attempt_id.index]
-    if attempt.scoring or (attempt.engine and not books.engines.table[attempt.engine].holds):
+    if not attempt.scoring and attempt.engine and not books.engines.table[attempt.engine].holds:
         return False
     attempt.deadline = books.now + books.settings.lease_s
     books.leases.append((attempt.deadline, attempt_id))
     return True
-
-
-def _overdue(books: Books, attempt_id: AttemptId) -> Failed:
-    """An attempt whose time is up: its environment was too slow, or its reward."""
-    is_scoring = books.groups[attempt_id.group].attempts[attempt_id.index].scoring
-    return Failed("reward" if is_scoring else "env", f"its lease of {books.settings.lease_s} s ran out")
 
 
 def _fail(books: Books, attempt_id: AttemptId, failure: Failed, why: Reason, *, charge: bool = True) -> None:

@@ -33,8 +33,8 @@ from windrow.types import Meta, Value, checked
 
 H = TypeVar("H")
 
-DYING_S = 1.0
-"""How long an environment's end waits for its process's; on a busy machine that may take longer, and then it does."""
+DYING_S = 0.5
+"""How long closing an environment waits for a process that was killed; on a busy machine it may take longer to die."""
 
 
 class PlaceSettings(Value, frozen=True, kw_only=True):
@@ -195,12 +195,16 @@ class _ProcessEnv:
         try:
             if host.is_alive:
                 await host.call("close", DEADLINE.get())
+            else:
+                await _died(host)
         finally:
             self._hosts.give_back(host)
-        if not host.is_alive:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DYING_S):
-                    await host.gone()
+
+
+async def _died(host: Host) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DYING_S):
+            await host.gone()
 
 
 def _begun(host: H | None) -> H:

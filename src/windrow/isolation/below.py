@@ -38,6 +38,14 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def kill_child_of(parent: int, pid: int) -> None:
+    """Kill a process if it is, at this moment, a child of another; what is known of it may be out of date."""
+    with suppress(OSError, ValueError):
+        stat = (PROC / str(pid) / "stat").read_bytes()
+        if int(stat.rpartition(b")")[2].split()[1]) == parent:
+            kill(pid)
+
+
 def kill_group(pid: int) -> None:
     """Kill a process group, if there still is such."""
     with suppress(ProcessLookupError, PermissionError):

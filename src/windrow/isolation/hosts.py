@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import assert_never
 
 from windrow.errors import ConfigError, Refused, WindrowError, blame
+from windrow.isolation.below import kill_child_of
 from windrow.isolation.clock import on_the_real_clock
 from windrow.isolation.host import Elsewhere, Host
 from windrow.isolation.keeper import Keeper
@@ -200,13 +201,19 @@ class Hosts:
             keeper.tell(End(number, now=True))
             self._disappoint(self._error("there are too many open files here; raise ulimit -n"))
             return
+
+        def kill(now: bool) -> None:  # noqa: FBT001 -- as `End` has it
+            keeper.tell(End(number, now))
+            if now:
+                kill_child_of(keeper.pid, pid)  # the nest may be busy; it sees to what is below
+
         connection = socket.socket(fileno=file)
         host = Host(
             connection,
             self.settings,
             pid=pid,
             dump=self._dump,
-            kill=lambda now: keeper.tell(End(number, now)),
+            kill=kill,
             on_made=self._made,
         )
         self._living[number] = host

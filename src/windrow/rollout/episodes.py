@@ -23,7 +23,7 @@ from windrow.rollout.env_config import EnvTimes
 from windrow.rollout.orders import Lease
 from windrow.rollout.router import Answer, Ask, Route
 from windrow.rollout.seeds import turn_seed
-from windrow.rollout.supervision import is_stray
+from windrow.rollout.supervision import contained
 from windrow.text import Codec, Message, Tool
 from windrow.trajectory import Chain, Ending, Segment, Trajectory, Turn
 from windrow.types import Value, but
@@ -120,21 +120,15 @@ class Episode:
 
     async def _ask_env(self, what: str, within_s: float, call: Callable[[], Awaitable[A]]) -> A:
         """Wait for the environment, as long as it may take."""
-        with blame(EnvError, self._who, what, len(self.turns)), _due(self._clock() + within_s) as due:
+        words = (self._who, what, len(self.turns))
+        with blame(EnvError, *words), _due(self._clock() + within_s) as due:
             async with asyncio.timeout_at(due):
                 try:
-                    return await call()
-                except asyncio.CancelledError:
-                    if is_stray():
-                        raise EnvError(f"{self._who} {what} {len(self.turns)} was cancelled from inside") from None
-                    raise
-                except (Exception, KeyboardInterrupt):
-                    raise
-                except SystemExit as error:  # one episode does not end the program
-                    raise EnvError(f"{self._who} {what} {len(self.turns)} called sys.exit({error.code!r})") from None
-                except BaseException as error:  # nor does a panic of a library that is not written in Python
-                    words = f"{self._who} {what} {len(self.turns)}: {type(error).__name__}: {error}"
-                    raise EnvError(words) from error
+                    return await contained(EnvError, words, call)
+                except EnvError as error:  # of whoever keeps it apart, and does not know which attempt this is
+                    if str(error).startswith(self._who):
+                        raise
+                    raise EnvError(f"{self._who} {what} {len(self.turns)}: {error}") from error.__cause__
 
     def _see(self, observation: Observation) -> None:
         """Put an observation into the history, or begin another history."""

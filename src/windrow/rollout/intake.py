@@ -76,7 +76,7 @@ class Intake:
             return
         given_up = trays.failed(news.job)
         if given_up is not None:
-            self._broken(Broken(given_up.attempt, Failed("reward", news.why, given_up.policy_tokens)))
+            self._broken(Broken(given_up.attempt, Failed("reward", news.why, given_up.policy_tokens, news.trace)))
 
     def _played(self, news: Played) -> None:
         shelf, attempt = self._dispatch.shelf, news.attempt
@@ -92,7 +92,7 @@ class Intake:
     def _broken(self, news: Broken) -> None:
         failed = news.outcome
         facts = {"attempt": str(news.attempt), "blame": failed.blame, "why": failed.why}
-        log.warning("attempt failed: %s", failed.why, extra=facts)
+        log.warning("attempt failed: %s", f"{failed.why}\n{failed.trace}".rstrip(), extra=facts)
         mode = self._dispatch.shelf.mode(news.attempt.group)
         if mode is not None:
             self._meters[mode].count("attempt/failed_total", part=failed.blame)

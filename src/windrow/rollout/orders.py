@@ -69,6 +69,7 @@ class Unscorable(Value, frozen=True):
 
     job: int
     why: str
+    trace: str = ""
 
 
 class Broken(Value, frozen=True):

@@ -313,6 +313,10 @@ class GroupQueueManager:
         """Who waits for what, what plays where."""
         return self.machine.status()
 
+    def waiting_for_a_score(self, mode: Mode) -> list[Trajectory]:
+        """Played episodes that no reward works on yet."""
+        return self._dispatch.trays.not_given_out(f"{mode}/")
+
     @property
     def stalled(self) -> str:
         """What those wait for who have waited long; empty if nobody has."""

@@ -7,20 +7,20 @@ any more is broken off. What a reward does beside (a thread that never returns) 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
 from windrow.envs.protocol import DEADLINE
-from windrow.errors import InternalError, JudgeError, RewardError, SandboxError, WindrowError, blame
+from windrow.errors import InternalError, JudgeError, RewardError, SandboxError, WindrowError, blame, trace_of
 from windrow.isolation.host import Elsewhere
 from windrow.rewards.places import Ask, way_to
 from windrow.rewards.protocol import AnyReward, Closable, GroupReward, Score
 from windrow.rollout.env_config import RewardLimits
 from windrow.rollout.orders import News, Scored, Unscorable
 from windrow.rollout.scores import read_score, read_scores, scored
-from windrow.rollout.supervision import is_stray
+from windrow.rollout.supervision import contained
 from windrow.rollout.trays import Forget, Job
 from windrow.rollout.workers import Sighting
 
@@ -69,6 +69,9 @@ class RewardWorker:
         self._since: dict[int, tuple[Job, float]] = {}  # the same jobs
         self._called_off: set[int] = set()  # those of them that nobody waits for
         self._is_dismissed = False
+        self._is_ending = False
+        self.ended = asyncio.Event()
+        """It is over, and whatever it held is given back."""
 
     def sightings(self) -> list[Sighting]:
         """What is being scored, or waits for a place to be."""
@@ -93,8 +96,13 @@ class RewardWorker:
         waits for     the queue to have some
         unblocked by  the end of an episode, CancelAttempt, the queue's end
         """
-        if self._is_dismissed:
-            return
+        try:
+            if not self._is_dismissed:
+                await self._work()
+        finally:
+            self.ended.set()
+
+    async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             with blame(RewardError, f"reward of {self.kind}", "could not be made"):
                 reward = self._make()
@@ -104,8 +112,11 @@ class RewardWorker:
             in_groups = isinstance(reward, GroupReward)
             await self._queue.open_tray(self.kind, in_groups=in_groups)
             async with asyncio.TaskGroup() as group:
-                while self._obey(await self._queue.fetch_unscored(self.kind), ask, group, in_groups=in_groups):
-                    pass
+                try:
+                    while self._obey(await self._queue.fetch_unscored(self.kind), ask, group, in_groups=in_groups):
+                        pass
+                finally:
+                    self._is_ending = True
                 for number in self._tasks:
                     self._call_off(number)
 
@@ -123,7 +134,7 @@ class RewardWorker:
                     scoring = group.create_task(self._score(order, ask, in_groups=in_groups), name=f"score {number}")
                     self._tasks[number] = scoring
                     self._since[number] = order, self._clock()
-                    scoring.add_done_callback(partial(self._forget, number))
+                    scoring.add_done_callback(partial(self._forget, number, group))
         return bool(orders)
 
     def _call_off(self, number: int) -> None:
@@ -132,8 +143,11 @@ class RewardWorker:
             self._called_off.add(number)
             task.cancel()
 
-    def _forget(self, number: int, _: "asyncio.Task[None]") -> None:
+    def _forget(self, number: int, group: asyncio.TaskGroup, task: "asyncio.Task[None]") -> None:
         del self._tasks[number], self._since[number]
+        if task.cancelled() and number not in self._called_off and not self._is_ending:
+            news = Unscorable(number, f"the task of a {self.name} was cancelled by somebody who may not")
+            group.create_task(self._queue.report([news]), name=f"news of score {number}")
         self._called_off.discard(number)
 
     async def _score(self, job: Job, ask: Ask, *, in_groups: bool) -> None:
@@ -146,12 +160,7 @@ class RewardWorker:
                     done = tuple(scored(one, score, began, self._clock()) for one, score in pairs)
             news: News = Scored(job.number, done)
         except RewardError as error:
-            news = Unscorable(job.number, str(error))
-        except asyncio.CancelledError:
-            if job.number in self._called_off:
-                raise
-            self._tasks[job.number].uncancel()  # the reward did that to us; if everything ends, nobody reads this news
-            news = Unscorable(job.number, f"reward of {_who(job, in_groups=in_groups)} cancelled its own task")
+            news = Unscorable(job.number, str(error), trace_of(error))
         await self._queue.report([news])
 
     async def _persist(self, job: Job, ask: Ask, *, in_groups: bool) -> list[Score]:
@@ -170,12 +179,17 @@ class RewardWorker:
 
     async def _try(self, job: Job, ask: Ask, *, in_groups: bool) -> list[Score]:
         who = _who(job, in_groups=in_groups)
+        call = (
+            partial(ask, "score_group", [*job.trajectories])
+            if in_groups
+            else partial(ask, "score", job.trajectories[0])
+        )
         due = self._clock() + self._limits.timeout_s
         context = DEADLINE.set(due)
         try:
             with blame(RewardError, f"reward of {who}"):
                 async with asyncio.timeout_at(due):
-                    said = await _kept_inside(ask, job, who, in_groups=in_groups)
+                    said = await _alone(call, f"reward of {who}")
                 if self._clock() > due:
                     raise TimeoutError("it took too long")
                 return read_scores(said, who, len(job.trajectories)) if in_groups else [read_score(said, who)]
@@ -186,29 +200,26 @@ class RewardWorker:
         try:
             with blame(RewardError, f"reward of {self.kind}", "close"):
                 async with asyncio.timeout(CLOSE_S):
-                    await reward.close()
+                    await contained(RewardError, (f"reward of {self.kind} close",), reward.close)
         except RewardError as error:
             log.warning("reward did not close: %s", error, extra={"kind": self.kind})
 
 
-async def _kept_inside(ask: Ask, job: Job, who: str, *, in_groups: bool) -> object:
-    """Ask; whatever comes out of a reward, it ends no more than this try."""
+async def _alone(call: Callable[[], Awaitable[object]], who: str) -> object:
+    """Ask in a task of its own; whatever comes out of a reward, it ends no more than this try."""
+    asking: asyncio.Task[object] | None = None
     try:
-        return await (ask("score_group", [*job.trajectories]) if in_groups else ask("score", job.trajectories[0]))
-    except asyncio.CancelledError:
-        if is_stray():
-            raise RewardError(f"reward of {who} was cancelled from inside") from None
-        raise
-    except (RewardError, InternalError):
-        raise
-    except WindrowError as error:
-        raise RewardError(f"reward of {who}: {error}") from error
-    except (Exception, KeyboardInterrupt):
-        raise
-    except SystemExit as error:
-        raise RewardError(f"reward of {who} called sys.exit({error.code!r})") from None
-    except BaseException as error:  # a panic of a library that is not written in Python
-        raise RewardError(f"reward of {who}: {type(error).__name__}: {error}") from error
+        async with asyncio.TaskGroup() as own:
+            asking = own.create_task(contained(RewardError, (who,), call), name=who)
+    except BaseExceptionGroup:
+        pass  # it has its own
+    assert asking is not None
+    if asking.cancelled():
+        raise RewardError(f"{who} cancelled its own task")
+    failure = asking.exception()
+    if isinstance(failure, WindrowError) and not isinstance(failure, RewardError | InternalError):
+        raise RewardError(f"{who}: {failure}") from failure
+    return asking.result()
 
 
 def _who(job: Job, *, in_groups: bool) -> str:

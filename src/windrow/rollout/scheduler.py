@@ -6,7 +6,8 @@ was asked for and says what that is when it takes long.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -23,7 +24,7 @@ from windrow.rollout.batching import make_batch
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig, kind_name
 from windrow.rollout.dispatch import Delivery
 from windrow.rollout.episodes import EpisodeSettings
-from windrow.rollout.queue import GroupQueueManager
+from windrow.rollout.queue import STOP_S, GroupQueueManager
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.sharing import InferCluster, commons_of
 from windrow.rollout.summary import note_batch, note_state
@@ -180,6 +181,8 @@ class RolloutScheduler:
             one.dismiss()
         rewarded = [worker.kind for worker in self._reward_workers]
         await self._commons.move_out(self.mode, [worker.name for worker in self._workers], rewarded)
+        if not self._commons.is_over:
+            await self._see_workers_off()
         self._has_left = True
 
     def metrics(self) -> dict[str, float]:
@@ -196,7 +199,7 @@ class RolloutScheduler:
         return RolloutStatus(
             mode=self.mode,
             scheduling=None if queue is None else queue.status(),
-            episodes=tuple(sighting for worker in self._all_workers() for sighting in worker.sightings()),
+            episodes=tuple(self._sightings()),
             stalled="" if queue is None else queue.stalled,
             lost_engines={} if queue is None else dict(queue.fleet.lost),
             version_is="the step number" if by_step else "acknowledged by the engines",
@@ -207,6 +210,27 @@ class RolloutScheduler:
         return {} if self._queue is None else self._queue.machine.ledgers
 
     # inside
+
+    async def _see_workers_off(self) -> None:
+        """Wait until what it started has ended, although others go on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                for worker in self._all_workers():
+                    await worker.ended.wait()
+
+    def _sightings(self) -> Iterator[Sighting]:
+        for worker in self._all_workers():
+            yield from worker.sightings()
+        for trajectory in self._queue.waiting_for_a_score(self.mode) if self._queue is not None else ():
+            yield Sighting(
+                attempt=str(trajectory.attempt),
+                worker="",
+                engine="",
+                stage="waiting for a score",
+                since=trajectory.ended_at,
+                turn=len(trajectory.turns),
+                tokens=trajectory.policy_tokens,
+            )
 
     def _all_workers(self) -> list[EnvWorker | RewardWorker]:
         return [*self._workers, *self._reward_workers]

@@ -5,10 +5,12 @@ others, and whoever asked to be told is told. Ending a crew cancels what still r
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-from windrow.errors import InternalError
+from windrow.errors import InternalError, WindrowError
+
+A = TypeVar("A")
 
 
 class Crew:
@@ -89,6 +91,26 @@ ENOUGH = "the crew's work is done"
 
 def _add(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     return group.create_task(work, name=name)
+
+
+async def contained(kind: type[WindrowError], words: tuple[object, ...], call: Callable[[], Awaitable[A]]) -> A:
+    """Wait for somebody else's code: neither an exit nor a stray cancellation in it ends more than this call."""
+    try:
+        return await call()
+    except asyncio.CancelledError:
+        if is_stray():
+            raise kind(f"{_joined(words)} was cancelled from inside") from None
+        raise
+    except (Exception, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise kind(f"{_joined(words)} called sys.exit({error.code!r})") from None
+    except BaseException as error:  # a panic of a library that is not written in Python
+        raise kind(f"{_joined(words)}: {type(error).__name__}: {error}") from error
+
+
+def _joined(words: tuple[object, ...]) -> str:
+    return " ".join(map(str, words))
 
 
 def is_stray() -> bool:

@@ -93,6 +93,11 @@ class Trays:
         """By kind, whatever waits for its score."""
         return {kind: tuple(tray.unscored.values()) for kind, tray in self._trays.items() if tray.unscored}
 
+    def not_given_out(self, prefix: str) -> list[Trajectory]:
+        """Of the kinds that begin like this, whatever nobody scores yet."""
+        trays = [tray for kind, tray in self._trays.items() if kind.startswith(prefix)]
+        return [tray.unscored[attempt] for tray in trays for group in tray.waiting.values() for attempt in group]
+
     def done(self, number: int) -> bool:
         """A job was done, and its episodes are not unscored any more; false if it was called back."""
         job = self._jobs.get(number)

@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 from windrow.engines.protocol import Engine
 from windrow.envs.places import Place, open_place
-from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame
+from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame, trace_of
 from windrow.rollout.config import kind_name
 from windrow.rollout.env_config import EnvKind
 from windrow.rollout.episodes import Episode, EpisodeSettings
@@ -83,6 +83,8 @@ class EnvWorker:
         self._closing: set[asyncio.Task[None]] = set()  # all and only the environments that are being closed
         self._called_off: set[AttemptId] = set()  # all and only those in play that nobody waits for
         self._is_dismissed = False
+        self.ended = asyncio.Event()
+        """It is over, and its environments are closed."""
         self._outbox: list[News] = []
         self._news = asyncio.Event()
 
@@ -97,8 +99,13 @@ class EnvWorker:
         waits for     the queue to have some
         unblocked by  GrantLease, CancelAttempt, MoveAttempt, the queue's end
         """
-        if self._is_dismissed:
-            return
+        try:
+            if not self._is_dismissed:
+                await self._work()
+        finally:
+            self.ended.set()
+
+    async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             for tag, kind in self._envs.items():
                 self._places[tag] = place = open_place(kind.make, kind.place)
@@ -172,7 +179,7 @@ class EnvWorker:
         try:
             trajectory = await episode.play(self._places[episode.lease.task.tag], self._progressed)
         except WindrowError as error:
-            outcome = Failed(_blamed(error), str(error), episode.tokens)
+            outcome = Failed(_blamed(error), str(error), episode.tokens, trace_of(error))
             self._post(Broken(attempt, outcome))
         else:
             self._post(self._ended(but(trajectory, worker=self.name)))

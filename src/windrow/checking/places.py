@@ -1,0 +1,67 @@
+"""Where in somebody's code something happens: the innermost line that is theirs.
+
+Lines of the standard library, of installed packages and of the check itself are passed over while there is another.
+"""
+
+import linecache
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+
+Line = tuple[str, int]
+"""A file and a number; innermost first where there are several."""
+NOWHERE: Line = ("", 0)
+
+OURS = str(Path(__file__).parent)
+FOREIGN = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
+
+
+def of_error(error: BaseException) -> str:
+    """Where an error was raised."""
+    return spelt(_choose(_lines(error.__traceback__)))
+
+
+def of_frame(frame: FrameType | None) -> Line:
+    """Where a thread is; quick, because it is asked often."""
+    return _choose([(each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)])
+
+
+def of_dump(text: str) -> str:
+    """Where a thread was, from what `faulthandler` wrote; empty if it was nowhere in somebody's own code."""
+    lines: list[Line] = []
+    for written in text.splitlines():
+        head, found, rest = written.strip().partition('", line ')
+        if found and head.startswith('File "'):
+            lines.append((head.removeprefix('File "'), int(rest.partition(" ")[0])))
+    return spelt(_choose(lines, NOWHERE))
+
+
+def spelt(line: Line) -> str:
+    """`file:line`, as seen from here where that is shorter; empty if it is nowhere."""
+    file, number = line
+    path, here = Path(file), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else file}:{number}" if file else ""
+
+
+def source(place: str) -> str:
+    """What stands there, if it can be read."""
+    file, _, line = place.rpartition(":")
+    return linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+
+
+def told(place: str) -> str:
+    """` at file:line: what stands there`, for the end of a message; empty if the place is not known."""
+    if not place:
+        return ""
+    line = source(place)
+    return f" at {place}{f': {line:.80}' if line else ''}"
+
+
+def _lines(trace: TracebackType | None) -> list[Line]:
+    return [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)][::-1]
+
+
+def _choose(lines: list[Line], otherwise: Line | None = None) -> Line:
+    theirs = (line for line in lines if not line[0].startswith(FOREIGN))
+    return next(theirs, otherwise or (lines[0] if lines else NOWHERE))

@@ -1,0 +1,5 @@
+"""A module that is never loaded to its end."""
+
+import time
+
+time.sleep(1000)
