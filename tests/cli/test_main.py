@@ -83,7 +83,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (["simulat"], "windrow: error: unknown command 'simulat'; did you mean simulate?"),
         (
             ["xyz"],
-            "windrow: error: unknown command 'xyz'; known are rollout, simulate, env, explain, replay, story, bench, try",
+            "windrow: error: unknown command 'xyz'; "
+            "known are rollout, simulate, env, explain, replay, story, bench, try",
         ),
         (["--verion"], "windrow: error: unrecognized arguments: --verion; see windrow --help"),
         (
