@@ -15,6 +15,8 @@ from windrow.cli.main import COMMANDS, Entry, main
 from windrow.cli.output import Output
 from windrow.errors import ConfigError, EngineError, InternalError
 
+KNOWN = "rollout, simulate, env, explain, replay, story, bench, try"
+
 Run = Callable[[argparse.Namespace, Output], int]
 
 
@@ -83,8 +85,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (["simulat"], "windrow: error: unknown command 'simulat'; did you mean simulate?"),
         (
             ["xyz"],
-            "windrow: error: unknown command 'xyz'; "
-            "known are rollout, simulate, env, explain, replay, story, bench, try",
+            f"windrow: error: unknown command 'xyz'; known are {KNOWN}",
         ),
         (["--verion"], "windrow: error: unrecognized arguments: --verion; see windrow --help"),
         (
