@@ -51,7 +51,7 @@ soak: $(STAMP) ## 2,000 environments in processes at once, some of which crash, 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
 	@echo "lint"; $(BIN)/ruff check --quiet --output-format concise .
-	@echo "layers"; $(BIN)/lint-imports --no-logo > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
+	@echo "layers"; $(BIN)/lint-imports --no-logo --no-cache > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
 	@echo "types"; $(BIN)/mypy --no-error-summary
 	@echo "all good"
 

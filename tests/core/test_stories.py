@@ -163,6 +163,13 @@ def test_everything_is_named_as_such():
     assert "wants all groups until the source ends for step 0: 0 ready" in made.why_waiting("trainer")
 
 
+def test_episodes_that_wait_for_their_score_are_counted():
+    made = opened(size=1, batch=2, slots=2)
+    made.step(EpisodeEnded(AttemptId(0, 0), 7))
+    expected = "2 incomplete with 1 attempts playing; 1 played and waiting for their score"
+    assert expected in made.why_waiting("trainer")
+
+
 def test_groups_before_the_filter_are_counted():
     made = opened(size=1, batch=2, slots=2, filter="external")
     complete(made, 0)
