@@ -25,7 +25,11 @@ def checked(make: Any, settings: CheckSettings = SETTINGS, form: Any = None) -> 
     return examine(Subject(name=str(make), form=form, make=make, module=broken.__name__), settings)[0]
 
 
-@pytest.mark.parametrize(("make", "rules"), broken.TABLE, ids=[str(make) for make, _ in broken.TABLE])
+@pytest.mark.parametrize(
+    ("make", "rules"),
+    broken.TABLE,
+    ids=[f"{at} {'+'.join(sorted(rules))}" for at, (_, rules) in enumerate(broken.TABLE)],
+)
 def test_a_mistake_is_found_and_no_other(make: Any, rules: set[str]):
     report = checked(make)
     assert {finding.rule for finding in report.findings} == rules, report.findings
