@@ -156,6 +156,33 @@ class Villain(Counter):
 
         raise OddError(threading.Lock())
 
+    def no_text(self) -> None:
+        raise ValueError("a file named \udcff")
+
+    def speechless(self) -> None:
+        class SpeechlessError(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no words")
+
+        raise SpeechlessError
+
+    def trap_exit(self) -> "Trap":
+        return Trap("exit")
+
+    def trap_interrupt(self) -> "Trap":
+        return Trap("interrupt")
+
+    def trap_memory(self) -> "Trap":
+        return Trap("memory")
+
+    def orphan(self) -> int:
+        """How many are dead below it when one has died that was left to itself."""
+        subprocess.run("sleep 0.05 &", shell=True, check=True)  # noqa: S602, S607 -- whichever
+        deadline = time.monotonic() + PATIENCE_S
+        while not (dead := _dead_children()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return dead
+
     def exit_at_once(self) -> None:
         sys.stderr.write("the lights went out")
         sys.stderr.flush()
@@ -244,6 +271,33 @@ class Villain(Counter):
         sys.stdout.write("the last words\n")
         sys.stdout.flush()
         os._exit(1)
+
+
+class Trap:
+    """Does something bad to whoever unpickles it."""
+
+    def __init__(self, deed: str) -> None:
+        self.deed = deed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        match self.deed:
+            case "exit":
+                return sys.exit, (3,)
+            case "interrupt":
+                return exec, ("raise KeyboardInterrupt",)
+            case _:
+                return bytes, (1 << 60,)
+
+
+def _dead_children() -> int:
+    """Of this process: all that nobody waited for."""
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                pid = int(entry.name)
+                found += parent_of(pid) == os.getpid() and state_of(pid) == "Z"
+    return found
 
 
 def _sockets() -> list[int]:

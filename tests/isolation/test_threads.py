@@ -33,6 +33,9 @@ class Threaded(Counter):
     def door(self) -> None:
         raise KeyError("door")
 
+    def leave(self) -> None:
+        raise GeneratorExit
+
     def stop(self) -> None:
         raise StopIteration(3)
 
@@ -70,6 +73,8 @@ def test_what_it_raises_is_raised_here_as_it_is():
             await host.call("door")
         with pytest.raises(EnvError, match="thing stop: StopIteration: 3"):
             await host.call("stop")
+        with pytest.raises(EnvError, match="thing leave: GeneratorExit"):
+            await host.call("leave")
         assert await host.call("add") == 1
         await pool.close()
 

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 
 import pytest
-from tests.isolation.kit import Villain, descendants, eventually, hosts, is_alive, run
+from tests.isolation.kit import Villain, descendants, eventually, hosts, is_alive, open_files, run
 
 from windrow.errors import EnvError, RewardError
 from windrow.isolation.host import Elsewhere
+from windrow.isolation.messages import Made, pack
+from windrow.isolation.wire import Wire
 
 LIMIT_MB = 64
 
@@ -48,6 +51,8 @@ def outcome(deed: str) -> EnvError:
         ("interrupt", r"thing interrupt: KeyboardInterrupt"),
         ("cancel_itself", r"thing cancel_itself: CancelledError"),
         ("odd_error", r"thing odd_error: OddError: odd"),
+        ("no_text", r"thing no_text: ValueError: a file named \\udcff \(kit.py"),
+        ("speechless", r"thing speechless: SpeechlessError: it cannot be told, RuntimeError \(kit.py"),
         ("eat", rf"thing eat: ran out of memory \(limit {LIMIT_MB} MB\): MemoryError"),
         ("gulp", rf"thing gulp: ran out of memory \(limit {LIMIT_MB} MB\): MemoryError"),
     ],
@@ -70,6 +75,9 @@ def test_what_it_raises_is_told_with_its_traceback(deed: str, words: str):
         ("abort", r"thing abort: its process was killed by SIGABRT .*Fatal Python error: Aborted.*in abort"),
         ("no_such_method", r"thing no_such_method: AttributeError: 'Villain' object has no attribute 'no_such_method'"),
         ("lock", r"thing lock: its answer or argument: a lock cannot be pickled: TypeError"),
+        ("trap_exit", r"thing trap_exit: its answer cannot be unpickled: SystemExit: 3"),
+        ("trap_interrupt", r"thing trap_interrupt: its answer cannot be unpickled: KeyboardInterrupt"),
+        ("trap_memory", r"thing trap_memory: its answer cannot be unpickled: MemoryError"),
         ("garbage", r"thing garbage: it wrote something else than messages to its connection"),
         ("almost_garbage", r"thing almost_garbage: it wrote something else than messages to its connection"),
         ("cut", r"thing cut: it closed its connection, so it was killed"),
@@ -105,6 +113,35 @@ def test_what_hangs_is_killed_at_its_deadline(deed: str):
             assert await good.call("add") == 1
         await pool.close()
         assert descendants(os.getpid()) == set()
+
+    run(body())
+
+
+def test_files_that_it_sends_along_are_not_kept():
+    async def body() -> None:
+        ours, theirs = socket.socketpair()
+        frames: list[bytes] = []
+        wire = Wire(ours, frames.append, frames.append)  # type: ignore[arg-type]  # the end would be one too many
+        with theirs:
+            before = open_files()
+            for piece in pack(Made()):
+                socket.send_fds(theirs, [bytes([piece])], [theirs.fileno()])
+            await eventually(lambda: len(frames) == 1)
+            assert open_files() == before
+        wire.close()
+
+    run(body())
+
+
+def test_the_dead_of_one_object_are_buried_before_the_next():
+    async def body() -> None:
+        pool = hosts(Villain, reuse="process")
+        dead = []
+        for _ in range(4):
+            async with pool.borrow() as host:
+                dead.append((host.pid, await host.call("orphan")))
+        assert len(set(dead)) == 1, "it is the same process, with no more dead below it"
+        await pool.close()
 
     run(body())
 

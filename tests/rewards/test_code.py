@@ -1,6 +1,7 @@
 """The reward for programs: right answers count, and nothing but right answers."""
 
 import asyncio
+import json
 import math
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from windrow.errors import ConfigError, RewardError, SandboxError
-from windrow.rewards.code import CodeReward, program_in, same
+from windrow.rewards.code import CodeReward, _replies, program_in, same
 from windrow.rewards.protocol import Closable, Reward, Score
 from windrow.sandbox.values import Limits
 from windrow.trajectory import Chain, Task, Trajectory, Turn
@@ -146,6 +147,21 @@ import json
 json.dumps = lambda *a, **k: '{"value": {"__eq__": 1}, "expected": 1, "failed": ""}'
 def add(a, b): return 99
 """,
+    "says that nothing failed": """
+import json
+json.dumps = lambda *a, **k: '{"failed": ""}'
+def add(a, b): pass
+""",
+    "says that something failed that cannot be printed": """
+import json
+json.dumps = lambda *a, **k: '{"failed": "\\\\u0000"}'
+def add(a, b): pass
+""",
+    "says that nothing is what failed": """
+import json
+json.dumps = lambda *a, **k: '{"failed": null, "value2": 1}'
+def add(a, b): pass
+""",
     "says less than was asked": """
 import __main__, os
 os.write(__main__.replies, b'{"ready": true}\\n')
@@ -177,6 +193,68 @@ def test_only_right_answers_count(program: str):
     assert forged.value == 0.0, forged
 
 
+def test_what_is_expected_is_json_too():
+    info = {
+        "entry": "f",
+        "tests": [{"args": [], "expected": (1, 2)}, {"args": [], "expected": [1, 2]}],
+    }
+    assert score("def f(): return (1, 2)", info).value == 1.0
+    info = {"entry": "f", "tests": [{"args": [], "expected": {1: (2,)}}]}
+    assert score("def f(): return {1: (2,)}", info).value == 1.0
+
+
+MODULES = """\ufefffrom __future__ import annotations
+import pickle, typing
+from dataclasses import dataclass
+
+@dataclass
+class Two:
+    one: int
+    other: int
+
+def add(a, b):
+    two = pickle.loads(pickle.dumps(Two(a, b)))
+    assert typing.get_type_hints(Two) == {"one": int, "other": int}
+    return two.one + two.other
+"""
+
+
+def test_a_program_is_a_module_as_a_file_would_be():
+    assert score(MODULES) == Score(1.0, {"passed": 1.0, "compiles": 1.0}, "all 4 tests passed")
+
+
+def test_no_more_lines_are_read_than_there_are_tests():
+    lines = '{"ready": true}\n' + '{"value": 1}\n' * 5 + "{}\n" * 1000
+    assert _replies(lines, 3) == (True, [{"value": 1}] * 3)
+
+
+@pytest.mark.parametrize("words", ["\\ud800", "\\x1b[2J"])
+def test_a_note_can_be_printed_and_sent_whatever_a_program_says(words: str):
+    note = score(f"def add(a, b): raise ValueError('{words}')").note
+    assert note.startswith("test 1 of 4: ValueError: \N{REPLACEMENT CHARACTER}")
+    assert note.isprintable()
+
+
+@pytest.mark.parametrize("mark", ["[", '{"a":', '"\\\\" [" ,['])
+def test_an_answer_that_is_too_deep_is_not_even_read(mark: str, monkeypatch: pytest.MonkeyPatch):
+    lines = '{"ready": true}\n{"value": 1}\n{"value": ' + mark * 100_000
+    read: list[str] = []
+
+    def loads(line: str) -> dict[str, int]:
+        read.append(line)
+        return {"value": 1}
+
+    monkeypatch.setattr(json, "loads", loads)
+    assert _replies(lines, 3) == (True, [{"value": 1}])
+    assert len(read) == 2
+
+
+def test_a_flat_answer_may_be_long_and_a_string_may_be_anything():
+    words = ["[" * 1000, '"' + "{" * 1000, [[1]] * 1000, "\\"]
+    lines = '{"ready": true}\n' + json.dumps({"value": words})
+    assert _replies(lines, 1) == (True, [{"value": words}])
+
+
 def test_each_call_has_arguments_of_its_own():
     info = {"entry": "last", "tests": [{"args": [[1, 2]], "expected": 2}, {"args": [[1, 2]], "expected": 2}]}
     assert score("def last(found): return found.pop()", info).value == 1.0
@@ -188,6 +266,8 @@ def test_each_call_has_arguments_of_its_own():
         (1, 1, True), (1, 1.0, True), (1, True, False), (True, 1, False), (None, None, True), (None, 0, False),
         (0.1 + 0.2, 0.3, True), (0.3, 0.30001, False), (math.nan, math.nan, True), (math.inf, math.inf, True),
         (math.inf, -math.inf, False), (10**400, 1.5, False), (10**400, 10**400, True), ("a", "a", True),
+        (10**15, 1e15, True), (10**15, 1e15 + 300_000.0, False), (3, 3.0000000001, False), (3.0, 3, True),
+        (6.6e-34, 0, False), (1.6e-19, 1.6000000000001e-19, True), (0.0, 1.2e-16, True), (0.0, 1e-9, False),
         ("1", 1, False), ([1, [2]], [1, [2.0]], True), ([1], [1, 2], False), ({"a": 1}, {"a": 1}, True),
         ({"a": 1}, {"a": 1, "b": 2}, False), ([], {}, False), ("", [], False),
     ],
@@ -203,6 +283,14 @@ def test_values_are_compared_as_json_knows_them(expected: object, got: object, i
         ({"entry": "f"}, "g0.a0 has no 'tests' in its info"),
         ({"entry": "f", "tests": []}, "g0.a0 has no tests in its info"),
         ({"entry": "f", "tests": [{"args": 1}]}, "g0.a0 has tests in its info that are none: "),
+        (
+            {"entry": "f", "tests": [{"args": [], "expected": 1}, {"args": [], "expected": {1, 2}}]},
+            "g0.a0 has a test in its info, number 2, that is no JSON: Object of type set",
+        ),
+        (
+            {"entry": "f", "tests": [{"args": [b"x"], "expected": 1}]},
+            "g0.a0 has a test in its info, number 1, that is no JSON: Object of type bytes",
+        ),
     ],
 )
 def test_an_environment_without_tests_is_no_fault_of_the_program(info: dict[str, Any], words: str):

@@ -742,4 +742,38 @@ gc.collect()
 """, outcome="ok"),
 ]  # fmt: skip
 
-ESCAPES = [*NETWORK, *READING, *WRITING, *PROCESSES, *PRIVILEGES, *RESOURCES, *PRETENDING]
+SHARING = [
+    Escape("a lock on a file of the machine", """
+import fcntl, os
+fcntl.flock(os.open("/dev/null", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("ESCAPED")
+""", works_outside=True),
+    Escape("the time of a device", """
+import os
+os.utime("/dev/null")
+print("ESCAPED")
+"""),
+    Escape("a longer input", """
+import os
+os.lseek(0, 0, os.SEEK_END)
+os.write(0, b"x" * (1 << 20))
+print("ESCAPED")
+"""),
+    Escape("another input", """
+import os
+os.ftruncate(0, 1 << 20)
+print("ESCAPED")
+"""),
+    Escape("all timers of its user", """
+import ctypes, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+create = 222 if platform.machine() == "x86_64" else 107
+for _ in range(2000):
+    if libc.syscall(create, 1, None, ctypes.byref(ctypes.c_int())) == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+print("ESCAPED")
+"""),
+]  # fmt: skip
+"""What is not a program's own alone."""
+
+ESCAPES = [*NETWORK, *READING, *WRITING, *PROCESSES, *PRIVILEGES, *RESOURCES, *PRETENDING, *SHARING]

@@ -12,6 +12,9 @@ can do to others.
 A call is given up by cancelling it, which is how deadlines come; a process is killed in that moment, however the
 environment feels about it. `deadline()` says the same inside as outside.
 
+A process keeps accidents apart, not attacks: what an environment returns is unpickled here, so its classes are trusted
+with code that runs here. Programs that nobody can vouch for belong into the sandbox (`windrow.sandbox`).
+
 For a process the factory, the tasks and everything that the environment returns must be picklable (`isolation.pickles`:
 lambdas and classes of a script are); threads and processes need an event loop on the real clock.
 """
@@ -48,7 +51,7 @@ class PlaceSettings(Value, frozen=True, kw_only=True):
     ahead: Annotated[int, Meta(ge=0)] = 2
     """Processes kept ready before they are needed."""
     memory_mb: Annotated[int, Meta(ge=1)] | None = None
-    """What one process may have beyond what it began with."""
+    """What one process may have beyond what it began with; shared memory does not count, and stays if it is killed."""
     preload: tuple[str, ...] = ()
     """Modules that the environment imports late: imported once for all processes instead of once in each."""
 

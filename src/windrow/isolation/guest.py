@@ -101,9 +101,14 @@ class _Guest:
             while data := await loop.sock_recv(self._connection, PIECE):
                 for frame in frames.feed(data):
                     asked = unpack(frame, ASKED)
-                    said = await self._called(asked) if isinstance(asked, Call) else self._renewed()
+                    said = await self._called(asked) if isinstance(asked, Call) else self._again()
                     await loop.sock_sendall(self._connection, _packed(said))
                     del said  # a large answer is not kept while nothing happens
+
+    def _again(self) -> Said:
+        self._object = None
+        _bury_the_dead()
+        return self._renewed()
 
     def _renewed(self) -> Said:
         self._object = None
@@ -121,6 +126,13 @@ class _Guest:
             return Answer(dump_back(result))
         except BaseException as error:  # noqa: BLE001 -- it is told with its traceback
             return _told(error)
+
+
+def _bury_the_dead() -> None:
+    """What an object left behind below it, and is dead: there is nobody left who would ask how it ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _packed(said: Said) -> bytes:
@@ -142,19 +154,33 @@ def _told(error: BaseException) -> Raised:
     trace = error.__traceback__ and error.__traceback__.tb_next  # without the line here that called it
     if isinstance(error, Unsendable):
         return Raised(why=f"its answer or argument: {error}", trace="")
-    lines = traceback.format_exception(type(error), error, trace)
+    lines = sendable("".join(traceback.format_exception(type(error), error, trace)))
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    return Raised(why=_in_short(error, trace), trace="".join(lines), out_of_memory=out_of_memory, kinds=kinds)
+    return Raised(why=sendable(_in_short(error, trace)), trace=lines, out_of_memory=out_of_memory, kinds=kinds)
+
+
+def sendable(words: str) -> str:
+    """Words that can be sent: names of files may hold what is no text."""
+    return words.encode("utf-8", "backslashreplace").decode()
 
 
 def _in_short(error: BaseException, trace: TracebackType | None) -> str:
     """An exception in one line, with where it came from."""
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    words = words_of(error)
+    what = f"{type(error).__name__}: {words}" if words else type(error).__name__
     frames = traceback.extract_tb(trace)
     if not frames:
         return what
     last = frames[-1]
     return f"{what} ({Path(last.filename).name}:{last.lineno} in {last.name})"
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, if it can."""
+    try:
+        return str(error)
+    except Exception as again:  # noqa: BLE001 -- whatever an object's own exception does
+        return f"it cannot be told, {type(again).__name__}"
 
 
 def _not_cancelled() -> None:

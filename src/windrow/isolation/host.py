@@ -145,10 +145,11 @@ class Host:
         assert self._answer is not None
         try:
             value = load(result)
-        except Unsendable as error:
+        except BaseException as error:  # noqa: BLE001 -- its classes run here while they are read; it is not our end
             self._is_sound = False
             self._doing = doing
-            self._answer_with(self._error(f"its answer {error}"))
+            why = error if isinstance(error, Unsendable) else f"cannot be unpickled: {type(error).__name__}: {error}"
+            self._answer_with(self._error(f"its answer {why}"))
         else:
             if not self._answer.done():
                 self._answer.set_result(value)

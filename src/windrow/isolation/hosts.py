@@ -7,7 +7,10 @@ Promises
 - Whatever a process does to itself (raises, crashes, exhausts its memory, writes nonsense, hangs) is an error of the
   kind `HostSettings.error` for whoever called it, with its traceback or its last output as the cause, and disturbs no
   other. A process that raised is never lent again.
-- If the nest that hatches them dies, what it hatched is lost, and the next process comes from a new nest.
+- Whoever gives up waiting for a process takes the one that has been in the making longest along: what hangs while it is
+  made holds up as many as wait for it, and nobody after them.
+- If the nest that hatches them dies, what it hatched is lost (whoever waited for one in the making hears of it), and
+  the next process comes from a new nest.
 - When `close` has returned, no process that was started here is left.
 
 What must be sendable: the factory, arguments and results; see `pickles`. The factory is called in the process.
@@ -54,7 +57,7 @@ class Hosts:
         self._numbers = 0
         self._ordered: set[int] = set()  # all and only numbers of processes that are not born
         self._living: dict[int, Host] = {}  # by number: all and only those whose death was not told
-        self._making: set[Host] = set()  # all and only those whose object is not made yet
+        self._making: dict[Host, None] = {}  # all and only those whose object is not made yet, the oldest first
         self._ready: deque[Host] = deque()  # all and only those with an object that nobody has taken
         self._waiting: deque[asyncio.Future[Host]] = deque()  # all and only those who wait, the oldest first
         self._closed: asyncio.Future[None] | None = None
@@ -99,10 +102,19 @@ class Hosts:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._offer(future.result())  # it came in the same moment
+            else:
+                self._give_one_up()
             raise
         finally:
             if future in self._waiting:
                 self._waiting.remove(future)
+
+    def _give_one_up(self) -> None:
+        """One that was ordered for somebody is not wanted any more: the one that may be hanging."""
+        oldest = next(iter(self._making), None)
+        if oldest is not None:
+            del self._making[oldest]
+            oldest.end(now=True)
 
     def _next_ready(self) -> Host | None:
         while self._ready:
@@ -117,7 +129,7 @@ class Hosts:
         if reuse == "never" or not host.is_sound or self._closed is not None:
             host.end()
         elif reuse == "process":
-            self._making.add(host)
+            self._making[host] = None
             host.renew()
         elif reuse == "object":
             self._offer(host)
@@ -217,12 +229,14 @@ class Hosts:
             on_made=self._made,
         )
         self._living[number] = host
-        self._making.add(host)
+        self._making[host] = None
         if self._closed is not None:
             host.end()
 
     def _made(self, host: Host, error: WindrowError | None) -> None:
-        self._making.discard(host)
+        if host not in self._making:
+            return  # it was given up, and nobody is disappointed
+        del self._making[host]
         if error is None:
             self._offer(host)
             return
@@ -263,7 +277,7 @@ class Hosts:
         if host is None:
             return  # there was no file for it
         host.bury(gone)
-        self._making.discard(host)
+        self._making.pop(host, None)
         if host in self._ready:
             self._ready.remove(host)
             log.warning("%s: a process died before it was needed", self.settings.name)

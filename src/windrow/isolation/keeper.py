@@ -2,7 +2,8 @@
 
 Promises: nothing here waits, except that starting the interpreter takes some milliseconds. Whatever happens to the
 nest, its end is told exactly once, after everything that it hatched is dead; if it could not see to that itself
-(somebody killed it), what carries its mark is looked for and killed.
+(somebody killed it), what carries its mark is looked for and killed. Only what was started with an environment of its
+own (`env -i`) and outlived the nest is not found.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -55,7 +57,7 @@ class Keeper:
             undo.pop_all()
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._listen)
-        self._wire = Wire(ours, self._hear, self._lost)
+        self._wire = Wire(ours, self._hear, self._lost, with_files=True)
 
     @property
     def pid(self) -> int:
@@ -124,8 +126,15 @@ class Keeper:
         self._wire.close()
         if self._grace is not None:
             self._grace.cancel()
-        swept = self._loop.run_in_executor(None, sweep, self._mark)
-        swept.add_done_callback(lambda _: self._over())
+        threading.Thread(target=self._sweep, name="windrow-sweep", daemon=True).start()
+
+    def _sweep(self) -> None:
+        """In a thread of its own: those of the event loop may all be busy for ever."""
+        try:
+            sweep(self._mark)
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._over)
 
     def _over(self) -> None:
         self._listen_to_the_end()

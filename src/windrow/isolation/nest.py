@@ -414,5 +414,5 @@ def _loaded(plan: Plan) -> Callable[[], object]:
 def _broken(error: BaseException) -> Broken:
     cause = error.__cause__ or error
     missing = cause.name or "" if isinstance(cause, ModuleNotFoundError) else ""
-    trace = "".join(traceback.format_exception(cause))
-    return Broken(why=f"{type(cause).__name__}: {cause}", trace=trace, missing=missing)
+    trace = guest.sendable("".join(traceback.format_exception(cause)))
+    return Broken(why=guest.sendable(f"{type(cause).__name__}: {guest.words_of(cause)}"), trace=trace, missing=missing)

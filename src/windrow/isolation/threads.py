@@ -214,7 +214,7 @@ class ThreadHost:
 
     def _raisable(self, error: BaseException, order: "_Order") -> BaseException:
         """An exception that a future can hold."""
-        if isinstance(error, (StopIteration, asyncio.CancelledError)):
+        if isinstance(error, (StopIteration, GeneratorExit, asyncio.CancelledError)):
             wrapped = self._settings.error(f"{self._settings.name} {order.method}: {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             return wrapped

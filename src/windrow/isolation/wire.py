@@ -21,9 +21,18 @@ READS = 16
 class Wire:
     """One end of a connected socket."""
 
-    def __init__(self, sock: socket.socket, on_frame: Callable[[bytes], None], on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[bytes], None],
+        on_end: Callable[[str], None],
+        *,
+        with_files: bool = False,
+    ) -> None:
+        """`with_files`: open files may come along; else the kernel closes them before they are here."""
         self.files: deque[int | None] = deque()  # all and only those that came and were not taken; None if one was lost
         self._socket = sock
+        self._room = socket.CMSG_SPACE(array("i").itemsize) if with_files else 0
         self._on_frame = on_frame
         self._on_end = on_end
         self._frames = Frames()
@@ -75,7 +84,7 @@ class Wire:
     def _read_piece(self) -> bool:
         """Read once; false if there is no more for now."""
         try:
-            data, extra, flags, _ = self._socket.recvmsg(PIECE, socket.CMSG_SPACE(array("i").itemsize))
+            data, extra, flags, _ = self._socket.recvmsg(PIECE, self._room)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -84,7 +93,8 @@ class Wire:
         if not data:
             self._end("it closed its connection")
             return False
-        self._take_files(extra, flags)
+        if self._room:
+            self._take_files(extra, flags)
         try:
             for frame in self._frames.feed(data):
                 self._on_frame(frame)

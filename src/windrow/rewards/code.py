@@ -9,8 +9,13 @@ what it returns comes out as JSON, and it is compared here; whatever a program d
 what it prints, only right answers count. A program that fails in any way has failed; a sandbox that fails is a
 `SandboxError` and never a score. Nothing that comes out is executed.
 
-Values are compared as JSON knows them: a tuple is a list, a key is a string; numbers with a fraction are compared to
-nine digits. A function that returns something else has failed that test.
+Values are compared as JSON knows them: a tuple is a list, a key is a string. Where a whole number is expected it must
+be that number (3.0 is 3); where one with a fraction is expected nine digits count, and next to 0.0 twelve places. A
+function that returns something else has failed that test.
+
+A call that computes for longer than `test_s` fails that test alone, if it computes in Python: what loops inside one
+call of C (`sum(range(10**12))`) cannot be interrupted, uses up the processor time of the program, and takes the tests
+after it along.
 """
 
 import json
@@ -30,12 +35,18 @@ from windrow.types import Value
 
 FENCE = re.compile(r"```[ \t]*(?:python|py|Python)3?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 DIGITS = 1e-9
+NEXT_TO_NOTHING = 1e-12
+"""How far from 0.0 a number may be that should be 0.0; digits mean nothing there."""
 LIMITS = Limits(cpu_s=5, wall_s=20.0, memory_mb=256, output_bytes=1 << 20)
+DEEPEST = 500
+"""Lists in lists in lists; more is no answer."""
+STRINGS = re.compile(r'"(?:[^"\\]++|\\.)*+"?')
+BRACKETS = re.compile(r"[\[\]{}]")
 SHOWN = 80
 """Characters of a value that a note shows."""
 
 CALLER = """
-import json, os, signal, sys
+import json, os, signal, sys, types
 
 class Late(BaseException):
     pass
@@ -50,9 +61,9 @@ work = json.load(sys.stdin)
 replies = os.dup(1)
 os.dup2(2, 1)
 signal.signal(signal.SIGPROF, ring)
-space = {"__name__": "solution"}
-exec(compile(work["source"], "solution.py", "exec", dont_inherit=True), space)
-function = space[work["entry"]]
+space = sys.modules["solution"] = types.ModuleType("solution")
+exec(compile(work["source"], "solution.py", "exec", dont_inherit=True), vars(space))
+function = vars(space)[work["entry"]]
 say(ready=True)
 for args in work["calls"]:
     signal.setitimer(signal.ITIMER_PROF, work["test_s"])
@@ -110,7 +121,7 @@ class CodeReward:
         task = _task(trajectory)
         program = program_in(trajectory.answer)
         work = {
-            "source": program,
+            "source": program.removeprefix("\ufeff"),  # as Python does with a file
             "entry": task.entry,
             "calls": [json.dumps(case.args) for case in task.tests],
             "test_s": self._test_s,
@@ -126,12 +137,12 @@ class CodeReward:
             await self._sandbox.close()
 
     def _judged(self, task: CodeTask, ran: Ran) -> Score:
-        ready, replies = _replies(ran.stdout)
+        ready, replies = _replies(ran.stdout, len(task.tests))
         faults = [_fault(case, reply) for case, reply in zip(task.tests, replies, strict=False)]
-        passed = faults.count("") / len(task.tests)
+        passed = faults.count(None) / len(task.tests)
         parts = {"passed": passed, "compiles": float(ready)}
         value = float(passed == 1.0) if self._all_or_nothing else passed
-        return Score(value, parts, _note(task, faults, ran, ready=ready))
+        return Score(value, parts, _printable(_note(task, faults, ran, ready=ready)))
 
 
 def program_in(answer: str) -> str:
@@ -149,19 +160,19 @@ def same(expected: Any, got: Any) -> bool:  # noqa: ANN401 -- any JSON
             return expected.keys() == got.keys() and all(same(expected[key], got[key]) for key in expected)
         case (bool(), _) | (_, bool()):
             return expected is got
-        case (int(), int()):
-            return expected == got
-        case (int() | float(), int() | float()):
+        case (int(), int() | float()):
+            return bool(expected == got)
+        case (float(), int() | float()):
             return _close(expected, got)
         case _:
             return type(expected) is type(got) and bool(expected == got)
 
 
-def _close(one: float, other: float) -> bool:
+def _close(expected: float, got: float) -> bool:
     try:
-        if math.isnan(one) or math.isnan(other):
-            return math.isnan(one) and math.isnan(other)
-        return math.isclose(one, other, rel_tol=DIGITS, abs_tol=DIGITS)
+        if math.isnan(expected) or math.isnan(got):
+            return math.isnan(expected) and math.isnan(got)
+        return math.isclose(expected, got, rel_tol=DIGITS, abs_tol=0.0 if expected else NEXT_TO_NOTHING)
     except OverflowError:  # an integer beyond all fractions
         return False
 
@@ -177,13 +188,27 @@ def _task(trajectory: Trajectory) -> CodeTask:
         raise RewardError(f"{trajectory.attempt} has tests in its info that are none: {error}") from error
     if not task.tests:
         raise RewardError(f"{trajectory.attempt} has no tests in its info, so nothing can be passed; give at least one")
-    return task
+    return CodeTask(task.entry, [_as_json(trajectory, *numbered) for numbered in enumerate(task.tests, start=1)])
 
 
-def _replies(stdout: str) -> tuple[bool, list[dict[str, Any]]]:  # values are any JSON
-    """Whether the program could be called at all, and its answers in the order of the tests."""
+def _as_json(trajectory: Trajectory, number: int, case: Case) -> Case:
+    """A test as it looks when it comes out of the sandbox."""
+    try:
+        return Case(json.loads(json.dumps(case.args)), json.loads(json.dumps(case.expected)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RewardError(
+            f"{trajectory.attempt} has a test in its info, number {number}, that is no JSON: {error}; "
+            "give numbers, strings, lists and dictionaries"
+        ) from error
+
+
+def _replies(stdout: str, tests: int) -> tuple[bool, list[dict[str, Any]]]:  # values are any JSON
+    """Whether the program could be called at all, and its answers in the order of the tests; no line more is read."""
     found: list[dict[str, Any]] = []
-    for line in stdout.split("\n"):
+    most = tests + 1
+    for line in stdout.split("\n", most)[:most]:
+        if _is_deep(line):
+            break
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
@@ -194,20 +219,32 @@ def _replies(stdout: str) -> tuple[bool, list[dict[str, Any]]]:  # values are an
     return bool(found), found[1:]
 
 
-def _fault(case: Case, reply: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty if nothing is."""
+def _is_deep(line: str) -> bool:
+    """Whether reading this would take more of the stack than we have: how much that is does not depend on us alone."""
+    if line.count("[") + line.count("{") <= DEEPEST:
+        return False
+    depth = 0
+    for bracket in BRACKETS.findall(STRINGS.sub("", line)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEEPEST:
+            return True
+    return False
+
+
+def _fault(case: Case, reply: dict[str, Any]) -> str | None:
+    """What is wrong with an answer; None if it is right, which no word of the program's can bring about."""
     if "value" not in reply:
-        return str(reply.get("failed", "it gave no answer"))[:SHOWN]
+        return str(reply.get("failed", ""))[:SHOWN] or "it gave no answer"
     try:
         right = same(case.expected, reply["value"])
     except RecursionError:
         right = False
-    return "" if right else f"expected {_short(case.expected)}, got {_short(reply['value'])}"
+    return None if right else f"expected {_short(case.expected)}, got {_short(reply['value'])}"
 
 
-def _note(task: CodeTask, faults: Sequence[str], ran: Ran, *, ready: bool) -> str:
+def _note(task: CodeTask, faults: Sequence[str | None], ran: Ran, *, ready: bool) -> str:
     for number, fault in enumerate(faults, start=1):
-        if fault:
+        if fault is not None:
             return f"test {number} of {len(task.tests)}: {fault}"
     if len(faults) == len(task.tests):
         return f"all {len(task.tests)} tests passed"
@@ -222,3 +259,8 @@ def _short(value: Any) -> str:  # noqa: ANN401 -- any JSON
     except (RecursionError, ValueError):
         words = "something very large"
     return words if len(words) <= SHOWN else f"{words[: SHOWN - 1]}…"
+
+
+def _printable(words: str) -> str:
+    """Words of a program, for whoever prints or sends them."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

@@ -9,7 +9,8 @@ import os
 import resource
 import select
 import signal
-from pathlib import Path
+import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from windrow.linux import die_with_parent, limit
@@ -21,6 +22,12 @@ INSIDE = 1000
 NAMESPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNS
 NO_MORE = (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK)
 """Limits of which a program has nothing."""
+FEW = {resource.RLIMIT_SIGPENDING: 128} if sys.platform == "linux" else {}
+"""Limits that are shared with others of the same user, and of which a program needs next to nothing."""
+KILL_ME_FIRST = b"1000"
+NICE = 5
+"""A program gives way to whoever wants it run, but not so much that a busy machine takes its wall time from it."""
+PAGE = 4096
 STACK = 64 << 20
 """Bytes; how deep a program may recurse in C."""
 ALL_FILES = 1 << 20
@@ -37,7 +44,6 @@ class Cells:
         """The machine's /proc, opened; whoever becomes somebody in a namespace needs it."""
         self.outside = (0, 0)
         """Who a program is outside: user and group."""
-        self.own_memory = _own_memory()
         self.life = os.pipe()
         """Its writing end is closed when the warden is gone."""
         self._filter = filters.compiled(namespaces=True, process=0) if level == "namespaces" else b""
@@ -66,22 +72,51 @@ class Cells:
         os.setsid()
         for place, file in enumerate(files[1:]):
             os.dup2(file, place)
+        self._be_killed_first()
         rules = self._rules.file if self._rules else -1
         _close_all_but(files[0], begun, self.proc, self.life[0], rules)
         die_with_parent()
         if select.select([self.life[0]], [], [], 0)[0]:
             os._exit(1)  # the warden died before its death could be told
 
+    def _be_killed_first(self) -> None:
+        """When memory runs out it is not whoever wanted the program run that has to go."""
+        with suppress(OSError):
+            file = self._open("oom_score_adj", os.O_WRONLY)
+            try:
+                os.write(file, KILL_ME_FIRST)
+            finally:
+                os.close(file)
+
+    def _own_memory(self) -> int:
+        """Bytes of address space that the interpreter takes by itself, now: a warden may have grown."""
+        try:
+            file = self._open("statm", os.O_RDONLY)
+        except OSError:
+            return STACK
+        try:
+            return resource.getpagesize() * int(os.read(file, 1024).split()[0])
+        finally:
+            os.close(file)
+
+    def _open(self, name: str, how: int) -> int:
+        """A file of the kernel's about this process."""
+        if self.proc < 0:
+            return os.open(f"/proc/self/{name}", how)
+        return os.open(f"self/{name}", how, dir_fd=self.proc)
+
     def _wall_in(self, order: Order) -> None:
+        memory = self._own_memory()
         if self.level == "namespaces":
             kernel.map_ids(self.proc, *self.outside, INSIDE)
             rooms.furnish(order["scratch"], order["scratch_files"])
             limit(resource.RLIMIT_NPROC, order["processes"])
         else:
             os.chdir("/")
-        self._limit(order)
+        self._limit(order, memory)
         if self.level == "limits":
             return
+        kernel.be_private()
         kernel.give_up_privileges()
         if self._rules is not None:
             self._rules.enforce()
@@ -97,14 +132,18 @@ class Cells:
         rules.may_own(rooms.SCRATCH)
         return rules
 
-    def _limit(self, order: Order) -> None:
+    def _limit(self, order: Order, memory: int) -> None:
+        """`memory`: what the interpreter takes by itself."""
         for nothing in NO_MORE:
             limit(nothing, 0)
+        for what, most in FEW.items():
+            limit(what, most)
         limit(resource.RLIMIT_CPU, order["cpu_s"])
-        limit(resource.RLIMIT_AS, self.own_memory + order["memory"])
+        limit(resource.RLIMIT_AS, memory + order["memory"])
+        os.nice(NICE)
         limit(resource.RLIMIT_STACK, STACK)
         limit(resource.RLIMIT_NOFILE, order["open_files"])
-        limit(resource.RLIMIT_FSIZE, max(order["scratch"], order["output"]))
+        limit(resource.RLIMIT_FSIZE, max(order["scratch"], order["output"] + PAGE))
 
 
 def _rules(readable: list[str]) -> landlock.Ruleset:
@@ -121,9 +160,3 @@ def _close_all_but(*kept: int) -> None:
         os.closerange(first, file)
         first = file + 1
     os.closerange(first, ALL_FILES)
-
-
-def _own_memory() -> int:
-    """Bytes of address space that the interpreter takes by itself."""
-    statm = Path("/proc/self/statm")
-    return resource.getpagesize() * int(statm.read_text().split()[0]) if statm.exists() else STACK

@@ -25,7 +25,7 @@ ANYBODY = """
     faccessat=269,48 faccessat2=439,439 readlink=89 readlinkat=267,78 getdents=78 getdents64=217,61 getcwd=79,17
     chdir=80,49 fchdir=81,50 rename=82 renameat=264,38 renameat2=316,276 mkdir=83 mkdirat=258,34 rmdir=84 unlink=87
     unlinkat=263,35 link=86 linkat=265,37 symlink=88 symlinkat=266,36 truncate=76,45 ftruncate=77,46 fallocate=285,47
-    fsync=74,82 fdatasync=75,83 flock=73,32 statfs=137,43 fstatfs=138,44 fadvise64=221,223 sendfile=40,71
+    fsync=74,82 fdatasync=75,83 statfs=137,43 fstatfs=138,44 fadvise64=221,223 sendfile=40,71
     copy_file_range=326,285 umask=95,166
     poll=7 ppoll=271,73 select=23 pselect6=270,72 epoll_create=213 epoll_create1=291,20 epoll_ctl=233,21 epoll_wait=232
     epoll_pwait=281,22 eventfd=284 eventfd2=290,19 timerfd_create=283,85 timerfd_settime=286,86 timerfd_gettime=287,87

@@ -21,7 +21,7 @@ from typing import cast
 
 from windrow.errors import SandboxError, blame
 from windrow.sandbox.values import Level, Limits, Program
-from windrow.sandbox.wire import Kill, Order, Report, line
+from windrow.sandbox.wire import Begun, Kill, Order, Report, line
 
 BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from windrow.sandbox.warden import main; sys.exit(main(*sys.argv[1:]))"
@@ -53,8 +53,8 @@ class Files:
         """The program, its input, its output, its complaints; all and only what is open."""
         with blame(SandboxError, "sandbox: the files of a program"):
             try:
-                self.all.append(_file(work))
-                self.all.append(_file(program.stdin.encode(errors="replace")))
+                self.all.append(_file_to_read(work))
+                self.all.append(_file_to_read(program.stdin.encode(errors="replace")))
                 self.all.append(_file_of_size(limits.output_bytes))
                 self.all.append(_file_of_size(limits.output_bytes))
             except OSError:
@@ -88,6 +88,8 @@ class Handed:
 
     def __init__(self, over: Callable[[], None]) -> None:
         self.report: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self.pid: int | None = None
+        """Its process, if it is known to have begun."""
         self._over = over
 
     def end(self, report: Report | WardenLost) -> None:
@@ -108,6 +110,7 @@ class Gate:
         self.lost: WardenLost | None = None
         self._numbers = count()
         self._handed: dict[int, Handed] = {}  # all and only the programs without a report
+        self._orphans: list[int] = []  # processes of programs whose warden was lost; they die with it, but not at once
         self._heard = b""
         self._hello: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
@@ -122,7 +125,7 @@ class Gate:
                 self._process = _start(level, theirs, self._stderr)
             undo.pop_all()
         self._line.settimeout(0)
-        self._loop.add_reader(self._line, self._hear)
+        self._loop.add_reader(self._line, self.hear)
 
     async def ready(self) -> None:
         """Wait until programs can be handed in; raises SandboxError if they cannot."""
@@ -148,12 +151,18 @@ class Gate:
         """End the warden and every program, and wait until they are gone."""
         if self.lost is None:
             self._end_of_line = "the sandbox was closed"
-            self._line.shutdown(socket.SHUT_WR)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, OSError):
+                self._line.shutdown(socket.SHUT_WR)
                 async with asyncio.timeout(END_S):
                     await self._gone.wait()
         self.give_up("the sandbox was closed")
-        await asyncio.to_thread(self._process.wait)
+        if self._process.returncode is None:
+            await _death_of(self._process.pid)
+            self._process.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for pid in self._orphans:
+                    await _death_of(pid)
 
     def give_up(self, why: str) -> WardenLost:
         """The warden is of no use any more, nor will be."""
@@ -167,6 +176,7 @@ class Gate:
             if not self._hello.done():
                 self._hello.set_result(str(self.lost))
         handed, self._handed = self._handed, {}
+        self._orphans += [each.pid for each in handed.values() if each.pid is not None]
         for each in handed.values():
             each.end(WardenLost(str(self.lost)))
         return self.lost
@@ -179,7 +189,10 @@ class Gate:
         else:
             assert sent == len(words), "a line is far shorter than what the socket holds"
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """Take in what the warden has said; the event loop does so by itself, if it has the time."""
+        if self.lost is not None:
+            return
         try:
             said = self._line.recv(CHUNK)
         except BlockingIOError:
@@ -193,6 +206,10 @@ class Gate:
             self.give_up(self._end_of_line)
 
     def _understand(self, message: dict[str, object]) -> None:
+        if "pid" in message:
+            begun = cast("Begun", message)
+            self._handed[begun["begun"]].pid = begun["pid"]
+            return
         if "number" not in message:
             self._hello.set_result(str(message["broken"]))
             return
@@ -241,6 +258,14 @@ def _file(content: bytes) -> int:
     return file
 
 
+def _file_to_read(content: bytes) -> int:
+    """One that nobody can change."""
+    file = _file(content)
+    if sys.platform == "linux":
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE)
+    return file
+
+
 def _file_of_size(most: int) -> int:
     """One into which a little more than `most` bytes can be written; whole pages, so that it fills to its end."""
     file = _file(b"")
@@ -252,6 +277,23 @@ def _file_of_size(most: int) -> int:
 
 def _written(file: int) -> int:
     return os.lseek(file, 0, os.SEEK_CUR)
+
+
+async def _death_of(pid: int) -> None:
+    """Wait until a process is dead, also one that is nobody's child here; returns at once where that is not known."""
+    if sys.platform != "linux":
+        return
+    try:
+        file = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop, dead = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(file, dead.set)
+    try:
+        await dead.wait()
+    finally:
+        loop.remove_reader(file)
+        os.close(file)
 
 
 def _last_words(file: int) -> str:

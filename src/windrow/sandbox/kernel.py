@@ -5,6 +5,7 @@ library is enough, because the warden runs without any other package.
 """
 
 import ctypes
+import functools
 import os
 import platform
 import sys
@@ -112,10 +113,18 @@ def map_ids(proc: int, user: int, group: int, inside: int) -> None:
 
 def become(user: int) -> None:
     """Be another, ordinary user for good."""
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError as error:
+        raise OSError(error.errno, f"root cannot become user {user}: {error.strerror}") from error
     prctl(PR_SET_DUMPABLE, 1)  # else its own files in /proc belong to root
+
+
+def be_private() -> None:
+    """Leave no picture of this process's memory anywhere, not even with whoever the system gives crashes to."""
+    prctl(PR_SET_DUMPABLE, 0)
 
 
 def give_up_privileges() -> None:
@@ -130,7 +139,7 @@ def give_up_privileges() -> None:
 
 def fork(flags: int) -> int:
     """Like `os.fork`, into new namespaces."""
-    python = ctypes.PyDLL(None, use_errno=True)  # it keeps the interpreter's lock, as a fork has to
+    python = _python()
     python.PyOS_BeforeFork()
     child = int(python.syscall(ctypes.c_long(number("clone")), ctypes.c_ulong(flags | SIGCHLD), 0, 0, 0, 0))
     if child == 0:
@@ -141,6 +150,12 @@ def fork(flags: int) -> int:
     if child < 0:
         raise OSError(error, f"clone: {os.strerror(error)}")
     return child
+
+
+@functools.cache
+def _python() -> ctypes.PyDLL:
+    """The interpreter as a library; calls keep its lock, as a fork has to. One for all: each is memory for ever."""
+    return ctypes.PyDLL(None, use_errno=True)
 
 
 def _wide(argument: int | bytes | ctypes.c_void_p | None) -> object:

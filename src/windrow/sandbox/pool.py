@@ -77,10 +77,10 @@ class Sandbox:
     async def close(self) -> None:
         """End every program and the warden; those who wait for a program get a SandboxError."""
         self._is_closed = True
-        async with self._opening:
-            gate, self._gate = self._gate, None
-        if gate is not None:
-            await gate.close()
+        async with self._opening:  # whoever closes it too waits for the same
+            if self._gate is not None:
+                await self._gate.close()
+            self._gate = None
 
     async def run(self, program: Program) -> Ran:
         """Run a program to its end; raises SandboxError if that cannot be done."""
@@ -113,13 +113,17 @@ class Sandbox:
         """Hand a program in; its place is given back when its process is gone."""
         number, handed = gate.hand_in(files.all, limits, self._places.release)
         try:
-            async with asyncio.timeout(limits.wall_s + GRACE_S):
-                return await handed.report
-        except TimeoutError as error:
-            raise gate.give_up(f"its warden is silent {GRACE_S:.0f} s after the time of a program") from error
+            await asyncio.wait([handed.report], timeout=limits.wall_s + GRACE_S)
         except asyncio.CancelledError:
+            handed.report.cancel()
             gate.kill(number)
             raise
+        if not handed.report.done():
+            gate.hear()  # perhaps it is not the warden that stood still
+        if not handed.report.done():
+            handed.report.cancel()
+            raise gate.give_up(f"its warden is silent {GRACE_S:.0f} s after the time of a program")
+        return handed.report.result()
 
     async def _warden(self) -> Gate:
         """A warden that works, perhaps a new one."""
@@ -131,8 +135,8 @@ class Sandbox:
             if self._is_closed:
                 raise SandboxError("the sandbox is closed; make another")
             if self._gate is not None and self._gate.lost is not None:
-                lost, self._gate = self._gate, None
-                await lost.close()
+                await self._gate.close()
+                self._gate = None
             if self._gate is None:
                 self._gate = await self._first_that_works()
                 self._level = self._gate.level

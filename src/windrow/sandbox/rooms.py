@@ -63,6 +63,7 @@ def build(folders: Sequence[str]) -> None:
     for device in DEVICES:
         Path(room + device).touch()
         kernel.mount(device, room + device, "", kernel.MS_BIND)
+        kernel.restrict_mount(room + device, READ_ONLY | kernel.ATTR_NOEXEC, below=False)  # as a file, not as a device
     Path(room + SCRATCH).mkdir()
     Path(room + "/dev/shm").symlink_to(SCRATCH)  # noqa: S108 -- where the C library puts shared memory
     kernel.move_into(room)

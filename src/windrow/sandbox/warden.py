@@ -18,13 +18,14 @@ import socket
 import sys
 import time
 from array import array
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from windrow.linux import die_with_parent
 from windrow.sandbox import kernel, landlock, rooms
 from windrow.sandbox.cells import BEGUN, Cells
 from windrow.sandbox.plays import LEAVE
-from windrow.sandbox.wire import FILES, Hello, Kill, Order, Report, line
+from windrow.sandbox.wire import FILES, Begun, Hello, Kill, Order, Report, line
 
 LIKED = (
     "__future__", "abc", "array", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses",
@@ -128,6 +129,7 @@ class Warden:
         finally:
             os.close(beginning)
         self._running[pid] = Running(order["number"], began, began + order["wall_s"], begun)
+        self._line.sendall(line(Begun(begun=order["number"], pid=pid)))
 
     def _be_program(self, order: Order, files: list[int], beginning: int) -> NoReturn:
         try:
@@ -145,16 +147,20 @@ class Warden:
     def _kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         if self._cells.level == "limits":
-            os.killpg(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has no group yet, and nothing in it
+                os.killpg(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._running:
             pid, status, used = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
-            running = self._running.pop(pid)
+            running = self._running.pop(pid, None)
+            if running is None:
+                continue  # at level limits a program can leave us children of its own
+            late, why_not = pid in self._late, _why_not(running.begun)
             report = Report(
-                number=running.number, status=status, late=pid in self._late, broken=_why_not(running.begun),
+                number=running.number, status=status, late=late, broken="" if late else why_not,
                 seconds=time.monotonic() - running.began, cpu_s=used.ru_utime + used.ru_stime, peak=used.ru_maxrss,
             )  # fmt: skip
             self._late.discard(pid)

@@ -29,6 +29,16 @@ class Order(TypedDict):
     """Bytes that its output and its complaints may have, each."""
 
 
+@final
+class Begun(TypedDict):
+    """An order is being obeyed."""
+
+    begun: int
+    """Its number."""
+    pid: int
+    """Of the process that ends with the program, and the program with it."""
+
+
 class Report(TypedDict):
     """How a program ended."""
 
@@ -58,5 +68,5 @@ class Hello(TypedDict):
     broken: str
 
 
-def line(message: Order | Report | Kill | Hello) -> bytes:
+def line(message: Order | Begun | Report | Kill | Hello) -> bytes:
     return json.dumps(message).encode() + b"\n"
