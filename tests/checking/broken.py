@@ -9,6 +9,7 @@ import re
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -331,6 +332,55 @@ class SeedsNumpy(Good):
         return await super().start(task)
 
 
+class MovesElsewhere(Good):
+    async def start(self, task: Task) -> Observation:
+        os.chdir("/" if task.seed % 2 else "/usr")
+        return await super().start(task)
+
+
+class SetsAVariable(Good):
+    async def start(self, task: Task) -> Observation:
+        os.environ["WINDROW_TEST_OF_THE_CHECK"] = str(task.seed)
+        return await super().start(task)
+
+
+class SpeaksAsNobody(Good):
+    async def start(self, task: Task) -> Observation:
+        return [Message("bogus", str(await super().start(task)))]
+
+
+class CancelsEverything(Good):
+    """And returns before it is noticed."""
+
+    async def step(self, action: str) -> Step:
+        for each in asyncio.all_tasks():
+            each.cancel()
+        return await super().step(action)
+
+
+class ExitsInATask(Good):
+    async def step(self, action: str) -> Step:
+        task = asyncio.get_running_loop().create_task(leave())
+        await asyncio.wait([task])
+        return await super().step(action)
+
+
+async def leave() -> None:
+    raise SystemExit(3)
+
+
+class Treacherous(list[Message]):
+    """Messages that cannot be looked at."""
+
+    def __iter__(self) -> Iterator[Message]:
+        raise MemoryError("no")
+
+
+class ShowsWhatIsTreacherous(Good):
+    async def start(self, task: Task) -> Observation:
+        return Treacherous([Message("user", str(await super().start(task)))])
+
+
 class Prints(Good):
     async def step(self, action: str) -> Step:
         print("action", action[:10])  # noqa: T201 the mistake
@@ -461,6 +511,35 @@ class EndsItsProcess(Good):
         os._exit(7)
 
 
+class ForksInStep(Good):
+    async def step(self, action: str) -> Step:
+        os.fork()
+        return await super().step(action)
+
+
+class ClosesTheConnection(Good):
+    """Of the check, and goes on."""
+
+    async def step(self, action: str) -> Step:
+        if self.word.startswith("a"):
+            os.closerange(3, 64)
+            threading.Event().wait()
+        return await super().step(action)
+
+
+class Floods(Good):
+    async def step(self, action: str) -> Step:
+        os.write(2, b"x" * (20 << 20))
+        return await super().step(action)
+
+
+class EndsLate(Good):
+    async def start(self, task: Task) -> Observation:
+        if task.seed == 3:
+            os._exit(8)
+        return await super().start(task)
+
+
 class Crashes(Good):
     async def step(self, action: str) -> Step:
         ctypes.string_at(0)
@@ -519,11 +598,16 @@ ELSEWHERE: list[tuple[str, str, str]] = [
     ("WaitsForAThread", "never-returns", "await asyncio.to_thread(threading.Event().wait)"),
     ("EndsItsProcess", "dies", "exit code 7"),
     ("Crashes", "dies", "SIGSEGV"),
+    ("ForksInStep", "dies", "the environment forked its process"),
     ("HashesText", "hidden-state", "in a process of its own"),
     ("DrawsWhenLoaded", "hidden-state", "in a process of its own"),
     ("Remembers", "raises", "FileExistsError: seen"),
 ]
 """Which, the rule that it breaks, and one of some words that the finding has."""
+
+
+async def wrong_rollout(task: Task, policy: Any) -> float:
+    return len(await policy(f"say {task.seed}")) / 0
 
 
 ONE: list[Good] = []
@@ -598,6 +682,12 @@ TABLE: list[tuple[Any, set[str]]] = [
     (DrawsFromTheClock, {"hidden-state"}),
     (SeedsEverybody, {"global-random"}),
     (SeedsNumpy, {"global-random"}),
+    (MovesElsewhere, {"global-process"}),
+    (SetsAVariable, {"global-process"}),
+    (SpeaksAsNobody, {"observation-type"}),
+    (CancelsEverything, {"raises"}),
+    (ExitsInATask, {"raises"}),
+    (ShowsWhatIsTreacherous, {"raises"}),
     (Prints, {"prints"}),
     (LeavesThreads, {"leaks"}),
     (LeavesFiles, {"leaks"}),

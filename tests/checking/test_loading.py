@@ -67,6 +67,11 @@ class Bad(Env):
         raise OSError("no disk")
 
 
+class Leaves(Env):
+    def __init__(self):
+        raise SystemExit("bye")
+
+
 class Fails:
     def score(self, trajectory):
         return {}["x"]
@@ -192,6 +197,7 @@ def test_a_reward_that_fails_is_no_score(reward: str, message: str, ended: str):
         ("own.py:numbers", "own.py:numbers is a generator; write `async def rollout(task, policy)`"),
         ("own.py:Needs", "own.py:Needs cannot be made: TypeError: Needs.__init__() missing 1 required positional "),
         ("own.py:Bad", "own.py:Bad cannot be made: OSError: no disk"),
+        ("own.py:Leaves", "own.py:Leaves cannot be made: SystemExit: bye"),
         ("own.py:makes_plain", "wrap it in windrow.envs.plain.plain"),
         ("random.py:Env", "random.py hides the module random; give the file another name"),
         ("nowhere:Env", "module nowhere cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
@@ -216,7 +222,7 @@ def test_an_argument_that_is_missing_or_unknown_says_how_to_give_one():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("def f(:\n", r"own\.py cannot be loaded: SyntaxError: "),
+        ("def f(:\n", r"own\.py cannot be loaded: SyntaxError: .* \(own\.py:1\)$"),
         ("x = 1 / 0\n", r"own\.py cannot be loaded: ZeroDivisionError: division by zero \(own\.py:1\)"),
         ("raise SystemExit\n", r'own\.py ends the program while it is loaded; put what it does under if __name__ == "'),
     ],

@@ -1,6 +1,9 @@
 """A check ends, whatever the environment does, and leaves nothing behind."""
 
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from time import monotonic
 
@@ -9,9 +12,10 @@ from tests.checking import broken
 
 from windrow.checking.examining import expected
 from windrow.checking.messages import Job
-from windrow.checking.parent import check
+from windrow.checking.parent import MOST_SAID, check, drop_too_much, tail
 from windrow.checking.settings import CheckSettings
 from windrow.errors import ConfigError
+from windrow.types import but
 
 FILE = str(Path(broken.__file__).resolve())
 PATIENCE_S = 10.0
@@ -50,6 +54,36 @@ def test_what_was_found_before_the_hang_is_kept():
     assert report.ended == "stopped by the end of its process"
     assert report.findings[0].task == 0
     assert report.solve_score is None
+
+
+def test_how_far_it_came_is_told_although_it_died():
+    report = check(job("EndsLate"))
+    assert (report.tasks, report.episodes, report.ended) == (3, 3, "stopped by the end of its process")
+
+
+def test_one_that_closes_the_connection_and_goes_on_is_ended():
+    report = check(job("ClosesTheConnection", but(SETTINGS, tasks=40)))
+    assert report.ended == "stopped by the end of its connection"
+    assert [finding.rule for finding in report.findings] == ["dies"]
+
+
+def test_output_does_not_fill_the_disk():
+    flood = "import os\nfor _ in range(60): os.write(2, b'x' * (1 << 20))\nos.write(2, b'the end')\nos._exit(5)\n"
+    Path("loud.py").write_text(flood, encoding="utf-8")
+    with tempfile.TemporaryFile() as said:
+        said.truncate(0)
+        subprocess.run([sys.executable, "loud.py"], stderr=said, check=False)
+        drop_too_much(said)
+        assert os.fstat(said.fileno()).st_blocks * 512 < MOST_SAID
+        subprocess.run([sys.executable, "-c", "print('and on', end='')"], stdout=said, check=True)
+        assert tail(said) == "and on"
+
+
+def test_what_is_printed_is_shown_although_most_of_it_was_dropped():
+    report = check(job("Floods"))
+    (found,) = [finding for finding in report.findings if finding.rule == "prints"]
+    assert found.task == 0
+    assert "\\x00" not in found.message
 
 
 def test_no_process_of_the_environment_is_left():

@@ -12,11 +12,20 @@ import pytest
 from tests.checking import broken
 
 from windrow.checking.examining import examine
+from windrow.checking.leftovers import drawn_from, shared_chance
 from windrow.checking.loading import Subject
 from windrow.checking.rules import RULES
 from windrow.checking.settings import CheckSettings, Report
+from windrow.envs.agents import agent
 
 SETTINGS = CheckSettings(tasks=6, max_steps=30, timeout_s=0.3)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where we are, and our variables, are put back."""
+    monkeypatch.chdir(Path.cwd())
+    monkeypatch.setenv("WINDROW_TEST_OF_THE_CHECK", "0")
 
 
 @functools.cache
@@ -103,6 +112,20 @@ def test_what_cannot_be_sent_at_all_is_worse_than_what_can_sometimes(make: Any, 
     (found,) = checked(make, form=form).findings
     assert found.severity == severity
     assert "cannot pickle '_thread.lock' object" in found.message
+
+
+def test_seeds_that_torch_shares_are_looked_at_too():
+    import torch
+
+    before = shared_chance()
+    assert drawn_from(before) == []
+    torch.manual_seed(torch.initial_seed() + 1)
+    assert drawn_from(before) == ["torch"]
+
+
+def test_what_adapts_an_environment_is_not_where_it_fails():
+    (found,) = [found for found in checked(agent(broken.wrong_rollout)).findings if found.rule == "raises"]
+    assert Path(found.place.rsplit(":")[0]).name == "broken.py"
 
 
 def test_full_marks_are_what_the_range_says():

@@ -133,12 +133,20 @@ class Env:
         (["check"], "command line: name an environment to check, or see `windrow env list`"),
         (["check", "gues"], "unknown environment 'gues'; did you mean guess?"),
         (["check", "nope.py:Env"], "nope.py: no such file"),
-        (["check", "guess", "--tasks", "0"], "command line: Expected `int` >= 1 - at `$.tasks`"),
+        (["check", "guess", "--tasks", "0"], "command line: --tasks must be 1 or more, got 0"),
+        (["check", "guess", "--max-steps", "-3"], "command line: --max-steps must be 1 or more, got -3"),
+        (["check", "guess", "--timeout", "0"], "command line: --timeout must be a number of seconds above 0, got 0"),
+        (
+            ["check", "guess", "--timeout", "nan"],
+            "command line: --timeout must be a number of seconds above 0, got nan",
+        ),
+        (["check", "guess", "--reward-range", "nan", "1"], "a range of rewards has two ends, got nan to 1"),
+        (["check", "guess", "--reward-range", "0", "inf"], "a range of rewards has two ends, got 0 to inf"),
         (["check", "guess", "--reward-range", "1", "0"], "a range of rewards goes up, got 1 to 0"),
         (["check", "guess", "--payload", "{"], "command line: --payload { is not JSON: Input data was truncated"),
         (["check", "guess", "--args", "turns"], "command line: 'turns' sets nothing; write turns=VALUE"),
         (["check", "--args", "turns=3", "guess"], "guess was taken for an argument; write it before --args"),
-        (["check", "guess", "--args", "tuns=3"], "GuessEnv.__init__() got an unexpected keyword argument 'tuns'"),
+        (["check", "guess", "--args", "tuns=3"], "unknown argument 'tuns' of environment 'guess'; did you mean turns?"),
         (["check", "guess", "--split", "train"], "command line: --split has no meaning for env check"),
         (["play", "guess", "--tasks", "3"], "command line: --tasks has no meaning for env play"),
         (["play", "guess", "--split", "test"], "command line: --split must be train or held_out, got 'test'"),
@@ -202,6 +210,58 @@ def test_an_environment_that_raises_is_one_line(windrow: Windrow, typed: Type):
     assert said.code == 1
     assert said.err.splitlines()[-1].endswith("step: ZeroDivisionError: float division by zero")
 
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("sys.exit('bye')", "step: SystemExit: bye"),
+        ("raise Panic('oh')", "step: Panic: oh"),
+        ("[each.cancel() for each in asyncio.all_tasks()]; await asyncio.sleep(1)", "step: CancelledError: "),
+        ("asyncio.get_running_loop().stop(); await asyncio.sleep(1)", "step: RuntimeError: Event loop stopped before"),
+        ("return None", "step returned None; is a return missing?; `windrow env check` says more"),
+        ("return wr.Step(reward=10**400)", "step returned reward=1000"),
+        ("return wr.Step(observation=wr.Message('user', None))", "step shows Message(role='user', content=None"),
+        ("return wr.Step(observation=Odd())", "step shows <Odd, whose repr raises RuntimeError>"),
+        ("return wr.Step(terminated=Odd())", "step returned flags that are neither true nor false"),
+    ],
+)
+def test_whatever_an_environment_does_in_a_game_is_one_line(does: str, words: str, windrow: Windrow, typed: Type):
+    Path("odd.py").write_text(ODD.format(does=does), encoding="utf-8")
+    sys.modules.pop("odd", None)  # of another folder
+    typed("x\n")
+    said = windrow("env", "play", "odd.py:Env")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("windrow: error: odd.py:Env")
+    assert words in said.err
+
+
+ODD = """
+import asyncio
+import sys
+
+import windrow as wr
+
+
+class Panic(BaseException): ...
+
+
+class Odd:
+    def __repr__(self):
+        raise RuntimeError
+
+    __bool__ = __repr__
+
+
+class Env:
+    async def start(self, task):
+        return "say something"
+
+    async def step(self, action):
+        {does}
+
+    async def close(self): ...
+"""
 
 ECHO = """
 import windrow as wr

@@ -2,13 +2,14 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
 from windrow.envs.guess import GuessEnv
 from windrow.envs.protocol import Step
 from windrow.envs.shipped import find
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, EnvError
 from windrow.trajectory import Split, Task
 
 
@@ -32,9 +33,11 @@ def test_it_can_be_solved_by_itself(seed: int):
 
 def test_hints_lead_to_the_number():
     env = GuessEnv(turns=99)
-    steps = played(env, [str(number) for number in range(10)])
+    played(env, [])
     secret = int(env.solve())
-    assert [step.observation for step in steps] == ["higher"] * secret + ["right"] + ["lower"] * (9 - secret)
+    lower = [*range(9, secret, -1)]
+    steps = played(GuessEnv(turns=99), [str(number) for number in (*range(secret), *lower, secret)])
+    assert [step.observation for step in steps] == ["higher"] * secret + ["lower"] * len(lower) + ["right"]
 
 
 @pytest.mark.parametrize("said", ["", "no idea", "-", "é"])
@@ -84,3 +87,36 @@ def test_an_unknown_environment_suggests_the_nearest():
     assert find("guess") is GuessEnv
     with pytest.raises(ConfigError, match=r"unknown environment 'gess'; did you mean guess\?"):
         find("gess")
+
+
+@pytest.mark.parametrize("turns", [0, -3, "x", 1.5, None])
+def test_turns_that_cannot_work_are_refused(turns: Any):
+    with pytest.raises(ConfigError, match=r"guess.turns must be an integer.*, got"):
+        GuessEnv(turns=turns)
+
+
+@pytest.mark.parametrize("actions", [["x", "x"], ["right"]])
+def test_it_is_played_once_from_its_start_to_its_end(actions: list[str]):
+    env = GuessEnv(turns=2)
+    with pytest.raises(EnvError, match="guess has not been started"):
+        asyncio.run(env.step("1"))
+    asyncio.run(env.start(Task(ordinal=0, seed=3)))
+    for action in actions:
+        asyncio.run(env.step(env.solve() if action == "right" else action))
+    with pytest.raises(EnvError, match="guess is over"):
+        asyncio.run(env.step(env.solve()))
+    with pytest.raises(EnvError, match="guess was started twice"):
+        asyncio.run(env.start(Task(ordinal=0)))
+
+
+@pytest.mark.parametrize(
+    ("env", "arg", "why"),
+    [
+        ("guess", "turn", r"unknown argument 'turn' of environment 'guess'; did you mean turns\?"),
+        ("arithmetic", "operatons", r"did you mean operations\?"),
+        ("guess_tools", "qqq", "known are smallest, largest"),
+    ],
+)
+def test_an_unknown_argument_is_refused_at_once(env: str, arg: str, why: str):
+    with pytest.raises(ConfigError, match=why):
+        find(env, **{arg: 1})

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from windrow.envs.guess_tools import GuessToolsEnv
 from windrow.envs.protocol import Briefing, Step
 from windrow.envs.shipped import describe, find
 from windrow.envs.tools import write_call
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, EnvError
 from windrow.text import Message
 from windrow.trajectory import Split, Task
 
@@ -163,3 +164,24 @@ def test_it_is_shipped():
 def test_a_range_that_holds_nothing_to_find_is_refused(smallest: int, largest: int):
     with pytest.raises(ConfigError, match=r"guess_tools needs 2 <= smallest <= largest, got"):
         GuessToolsEnv(smallest, largest)
+
+
+@pytest.mark.parametrize("odd", ["x", 8.5, None])
+def test_a_size_is_a_whole_number(odd: Any):
+    with pytest.raises(ConfigError, match=r"guess_tools.largest must be an integer, got"):
+        GuessToolsEnv(largest=odd)
+
+
+@pytest.mark.parametrize("action", ["nothing", "submit"])
+def test_it_is_played_once_from_its_start_to_its_end(action: str):
+    env = GuessToolsEnv(8, 8)
+    with pytest.raises(EnvError, match="guess_tools has not been started"):
+        asyncio.run(env.step(""))
+    asyncio.run(env.start(TASK))
+    right = write_call("submit", number=env._problem.secret)
+    while not asyncio.run(env.step(right if action == "submit" else "")).terminated:
+        pass
+    with pytest.raises(EnvError, match="guess_tools is over"):
+        asyncio.run(env.step(right))
+    with pytest.raises(EnvError, match="guess_tools was started twice"):
+        asyncio.run(env.start(TASK))

@@ -293,6 +293,44 @@ def test_it_starts_its_engine_when_it_is_needed_and_closes_it():
     assert run(live()) == (1, 1)
 
 
+def test_who_waits_when_it_is_closed_gets_an_error_and_the_engine_stays_closed():
+    async def live() -> tuple[list[Score | JudgeError], int, int]:
+        engine = Watched(length_of_answer, token_s=0.1)
+        judge = Judge(engine, ByteCodec(), template=TEMPLATE, at_once=1)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(all_of(judge, ["a", "bb", "ccc"]))
+            await asyncio.sleep(0.25)  # of virtual time: the first is being answered
+            await judge.close()
+        results = [*asked.result(), *await all_of(judge, ["later"])]
+        return results, engine.starts, engine.closes
+
+    results, starts, closes = run(live())
+    assert (starts, closes) == (1, 1)
+    assert all(isinstance(result, JudgeError) for result in results)
+    assert ["is closed; make another one" in str(result) for result in results[1:]] == [True] * 3
+
+
+def test_a_judge_that_is_closed_while_its_engine_starts_leaves_it_closed():
+    class Slow(Watched):
+        async def start(self) -> Any:
+            started = await super().start()
+            await asyncio.sleep(5)
+            return started
+
+    async def live() -> tuple[list[Score | JudgeError], int, int]:
+        engine = Slow(length_of_answer)
+        judge = Judge(engine, ByteCodec(), template=TEMPLATE)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(all_of(judge, ["a"]))
+            await asyncio.sleep(1)
+            await judge.close()
+        return asked.result(), engine.starts, engine.closes
+
+    (result,), starts, closes = run(live())
+    assert (starts, closes) == (1, 2)
+    assert "is closed" in str(result)
+
+
 def test_an_engine_that_does_not_start_is_an_error():
     async def live() -> None:
         engine = Watched(length_of_answer)

@@ -154,7 +154,7 @@ class NoStart:
         ({"env": "gues"}, "unknown environment 'gues'; did you mean guess"),
         (
             {"env": "guess", "env_args": {"size": 3}},
-            "environment 'guess': TypeError: .*unexpected keyword argument 'size'",
+            "unknown argument 'size' of environment 'guess'; known are turns",
         ),
         ({"env": "sokoban", "env_args": {"size": 3}}, "sokoban"),
         ({"env": 3}, "env must be a name or something that makes an environment, got 3"),

@@ -98,6 +98,9 @@ KITS: dict[str, Make] = {
     "blend": blend,
     "endless blend": lambda folder: BlendSource({"rows": JsonlSource(folder / "rows.jsonl"), "seeds": SeedSource()}),
     "mixture": lambda folder: MixtureSource({"": JsonlSource(folder / "rows.jsonl", tag="own"), "b": SeedSource()}),
+    "mixture of what has tags of its own": lambda folder: MixtureSource(
+        {"": ReplaySource(folder / "played.rec"), "b": JsonlSource(folder / "part-0.jsonl", tag_field="question")}
+    ),
     "mixture of a blend": lambda folder: MixtureSource({"": blend(folder)}),
     "curriculum": curriculum,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sources.kits import take, tasks
+from tests.sources.kits import take, tasks, write_jsonl
 
 from windrow.errors import ConfigError
 from windrow.sources.jsonl import JsonlSource
@@ -202,3 +202,14 @@ def test_a_position_of_other_tags_is_refused(folder: Path):
         MixtureSource({"math": SeedSource()}).restore(position)
     with pytest.raises(ConfigError, match=r"position is of a tag 'maths' that the mixture lacks; did you mean math\?"):
         mixture(folder).restore({"maths:": 3})
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_a_source_that_learns_its_tag_from_its_file_is_asked_at_once(given: int, tmp_path: Path):
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"n": n, "kind": "old"} for n in range(4)])
+    before = MixtureSource({"again": JsonlSource(path, tag_field="kind")})
+    take(before, given, "again")
+    source = MixtureSource({"again": JsonlSource(path, tag_field="kind")})
+    source.restore(before.position())
+    found = take(source, 9, "again")
+    assert [(task.tag, task.payload["n"]) for task in found] == [("again", n) for n in range(given, 4)]

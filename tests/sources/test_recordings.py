@@ -208,6 +208,41 @@ def test_zeros_at_the_end_are_what_a_crash_leaves(tmp_path: Path):
     assert recording.torn_bytes == 100
 
 
+def test_whatever_a_crash_leaves_as_zeros_up_to_the_end_was_cut_off(tmp_path: Path):
+    path = record(tmp_path / "run.rec", some(3))
+    whole = path.read_bytes()
+    begins = [begin for begin, _ in Recording(path).heads()]
+    ends = [*begins[1:], len(whole)]
+    for begin in range(len(MAGIC), len(whole), 3):
+        content = whole[:begin] + bytes(len(whole) - begin)
+        path.write_bytes(content)
+        left = [end for end in ends if content[:end] == whole[:end]]
+        recording = Recording(path)
+        assert groups(recording) == [*range(len(left))]
+        assert recording.torn_bytes == len(whole) - (left[-1] if left else len(MAGIC))
+
+
+@pytest.mark.parametrize("length", [HEADER.size, 200])
+def test_zeros_before_the_end_are_damage_and_nothing_is_removed(length: int, tmp_path: Path):
+    path = record(tmp_path / "run.rec", some(4))
+    _, (second, _), *_ = Recording(path).heads()
+    content = bytearray(path.read_bytes())
+    content[second : second + length] = bytes(length)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"is damaged at byte {second}"):
+        groups(Recording(path))
+    with pytest.raises(DataError, match=rf"is damaged at byte {second}"):
+        Recorder(path)
+    assert path.read_bytes() == content
+
+
+def test_what_is_neither_a_record_nor_zeros_is_damage_at_the_end_too(tmp_path: Path):
+    path = record(tmp_path / "run.rec", some(1))
+    path.write_bytes(path.read_bytes() + b"something else" + bytes(50) + b"!")
+    with pytest.raises(DataError, match="is damaged at byte"):
+        Recorder(path)
+
+
 def test_a_last_record_with_a_wrong_checksum_was_cut_off(tmp_path: Path):
     path = record(tmp_path / "run.rec", some(2))
     content = bytearray(path.read_bytes())

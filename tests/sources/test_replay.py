@@ -6,7 +6,7 @@ import pytest
 from tests.rollout.given_trajectories import trajectory
 from tests.sources.kits import played, take, write_jsonl
 
-from windrow.errors import ConfigError, DataError
+from windrow.errors import ConfigError
 from windrow.sources.recordings import Recorder
 from windrow.sources.replay import ReplaySource
 from windrow.trajectory import Task, Trajectory
@@ -70,5 +70,5 @@ def test_what_cannot_be_replayed_is_refused(folder: Path, tmp_path: Path):
         take(ReplaySource([]), 1)
     with pytest.raises(ConfigError, match="has no task with a mean score from 99 to inf"):
         take(ReplaySource(folder / "played.rec", min_score=99), 1)
-    with pytest.raises(DataError, match="is no recording of trajectories"):
+    with pytest.raises(ConfigError, match="is no recording of trajectories"):
         take(ReplaySource(write_jsonl(tmp_path / "x.jsonl", [{"a": "long enough"}])), 1)

@@ -51,6 +51,16 @@ def questions(source: RowSource, tag: str = "") -> list[str]:
 
 
 @every_table
+@pytest.mark.parametrize(("wanted", "count"), [(True, 1), (False, 2)])
+def test_a_flag_is_no_number(wanted: bool, count: int, table: Table, tmp_path: Path):
+    rows = [{"question": "a", "flag": True}, {"question": "b", "flag": False}, {"question": "c", "flag": False}]
+    opened = table(tmp_path, rows)
+    assert len(take(opened(where={"flag": wanted}), 9)) == count
+    with pytest.raises(ConfigError, match=r"no row of .* is flag"):
+        take(opened(where={"flag": int(wanted)}), 9)
+
+
+@every_table
 def test_a_row_is_the_payload_of_its_task(table: Table, tmp_path: Path):
     given = take(table(tmp_path, ROWS)(seed=40), 99)
     assert [task.payload for task in given] == ROWS
@@ -383,3 +393,10 @@ def test_rows_are_json_all_the_way(folder: Path):
     """What a position and a payload hold can be written down."""
     source = JsonlSource(folder / "rows.jsonl")
     assert json.loads(json.dumps(take(source, 2)[0].payload)) == ROWS[0]
+
+
+@pytest.mark.parametrize("empty", [b"\f", b"\v", b" \t", b"\r", b"\f\n\v\n \f"])
+def test_an_empty_line_is_no_part_of_the_row_before_it(empty: bytes, tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"a":1}\n' + empty + b'\n{"a":2}\n' + empty)
+    assert [task.payload for task in take(JsonlSource(path), 9)] == [{"a": 1}, {"a": 2}]

@@ -11,7 +11,9 @@ from tests.sources.kits import ROWS, take
 
 from windrow.config import load
 from windrow.errors import ConfigError
-from windrow.sources.config import SourceConfig
+from windrow.rollout.config import EnvManagerConfig
+from windrow.rollout.env_config import TagConfig
+from windrow.sources.config import JsonlTasks, ReplayTasks, SeedTasks, SourceConfig
 from windrow.sources.curriculum import CurriculumSource
 from windrow.types import Value
 
@@ -132,3 +134,41 @@ def test_the_section_in_the_documents_opens(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "examples").symlink_to(root / "examples")
     config = opened(shown.replace("task_source:", "tasks:"), tmp_path, monkeypatch)
     assert {*take(config.open(0, "train"), 1, "math")[0].payload} == {"question", "answer"}
+
+
+@pytest.mark.parametrize(("tags", "played"), [({}, [""]), ({"math": TagConfig(), "g": TagConfig()}, ["math", "g"])])
+def test_seeds_are_shared_by_the_tags_beside_them(tags: dict[str, TagConfig], played: list[str]):
+    manager = EnvManagerConfig(tags=tags, task_source=SeedTasks(max_tasks=6))
+    source = manager.source(0, "train")
+    assert [len(take(source, 9, tag)) for tag in played] == [6 // len(played)] * len(played)
+
+
+def test_tasks_without_a_tag_say_so(folder: Path):
+    source = EnvManagerConfig(
+        tags={"math": TagConfig()}, task_source=JsonlTasks(path=str(folder / "rows.jsonl"))
+    ).source(0, "train")
+    with pytest.raises(ConfigError, match="has tag 'math'; they have no tag, give them one"):
+        take(source, 1, "math")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"kind": "seeds", "tags": ["a", "a"]}, "tag 'a' is given twice"),
+        ({"kind": "seeds", "tags": ["#a"]}, "must not begin with #"),
+        ({"kind": "jsonl", "path": "nowhere", "tag": "#a"}, "must not begin with #"),
+        ({"kind": "replay", "path": "nowhere", "min_score": 2, "max_score": 1}, "min_score must not be above"),
+        ({"kind": "blend", "sources": {"a": {"kind": "seeds"}}, "weights": {"c": 1}}, "weights has 'c'"),
+        ({"kind": "blend", "sources": {"a": {"kind": "seeds"}}, "weights": {"a": 0}}, "weights.a must be"),
+        ({"kind": "mixture", "tags": {"a:b": {"kind": "seeds"}}}, "must not have a : in it"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_read(said: dict[str, Any], why: str):
+    with pytest.raises(ConfigError, match=why):
+        read_source(said)
+
+
+def test_a_file_that_is_no_recording_is_a_mistake_in_the_settings(tmp_path: Path):
+    (tmp_path / "x.rec").write_text("no", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"cannot be played: .* is no recording"):
+        take(ReplayTasks(path=str(tmp_path / "x.rec")).open(0, "train"), 1)

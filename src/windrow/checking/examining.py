@@ -7,13 +7,14 @@ environment that never lets go of its thread: `parent` does.
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from windrow.checking.asking import Asker, GaveUp, Where
 from windrow.checking.games import Game, play
-from windrow.checking.leftovers import holding, shared_chance
+from windrow.checking.leftovers import drawn_from, holding, shared_chance, surroundings
 from windrow.checking.loading import Subject
 from windrow.checking.meter import Meter, MeteredSelector
 from windrow.checking.played import Played, first_difference
@@ -21,6 +22,7 @@ from windrow.checking.policies import STRANGE, Player, Repeater, Solver, Strange
 from windrow.checking.rules import Finding, Notes
 from windrow.checking.scoring import Scorer
 from windrow.checking.settings import CheckSettings, Report
+from windrow.checking.words import said
 from windrow.envs.protocol import Env, Solvable
 from windrow.errors import RewardError
 from windrow.isolation.pickles import Unsendable, dump, load
@@ -67,8 +69,12 @@ class Listener:
     def calling(self, call: str, where: Where) -> None:
         """An environment is about to be asked."""
 
-    def played(self, episodes: int) -> None:
-        """So many episodes have been played."""
+    def overheard(self) -> str:
+        """What was written past Python's own standard output since the last time."""
+        return ""
+
+    def played(self, episodes: int, tasks: int) -> None:
+        """So many episodes have been played, of so many held-out tasks."""
 
     def found(self, finding: Finding) -> None:
         """Something new is wrong."""
@@ -89,14 +95,21 @@ class Examiner:
         self._listener = listener
         self.notes = Notes(strict=subject.form == "shipped", tell=listener.found)
         self._asker = Asker(
-            self.notes, meter, settings.timeout_s, tell=listener.calling, may_block=subject.form == "plain"
+            self.notes,
+            meter,
+            settings.timeout_s,
+            tell=listener.calling,
+            overhear=listener.overheard,
+            may_block=subject.form == "plain",
         )
         self._mute = Asker(Notes(), meter, settings.timeout_s, tell=listener.calling)  # for what is judged elsewhere
         self._scorer = Scorer(subject.reward, settings.timeout_s)
         self._held_out: dict[str, int] = {}  # what makes each held-out problem what it is, with its seed
+        self._draws = settings.payload is None  # or all tasks are meant to be the problem in their payload
         self._has_solve = False
         self._ends = False  # whether solve has reached an end
         self._tasks_played = 0
+        self._moved: Counter[str] = Counter()  # episodes that changed what all of the process stands in
 
     async def examine(self) -> None:
         """Everything."""
@@ -119,6 +132,11 @@ class Examiner:
         for script in scripts:
             played = await self._play(script.task, Repeater(script.actions), len(script.actions))
             self._compare(script, played, "in a process of its own")
+
+    def let_loose(self, error: BaseException) -> None:
+        """The event loop cannot run any more."""
+        self._mute.is_over = True
+        self._asker.let_loose(error)
 
     def report(self, seconds: float, ended: str = "done") -> Report:
         """What it came to."""
@@ -146,7 +164,8 @@ class Examiner:
             self._has_solve = isinstance(first, Solvable)
             if first is second:
                 self.notes.add("same-object", f"{self._subject.name} gives the same object twice")
-            self._look_at_pickling(first)
+            with self._asker.looking("the constructor", where):
+                self._look_at_pickling(first)
             for env in (first, second):
                 await self._mute.ask("close", env.close, where)
         if not self._has_solve:
@@ -171,7 +190,7 @@ class Examiner:
             if played.ending != "cut" and score < self._settings.highest - CLOSE_TO:
                 words = f"solve reached {score:g} of {self._settings.highest:g}"
                 self.notes.add("solve-short", words, key="solve", at=(played.task.seed, len(played.actions) - 1))
-        if len(self.scores["solve"]) >= 5 and len(self._held_out) == 1:
+        if self._draws and len(self.scores["solve"]) >= 5 and len(self._held_out) == 1:
             self.notes.add("ignores-seed", f"all of {len(self.scores['solve'])} seeds are the same problem")
 
     async def _wander(self) -> None:
@@ -187,8 +206,8 @@ class Examiner:
         """Every held-out task played by one kind of player, with its score; those that broke are left out."""
         for count, task in enumerate(self._tasks("held_out"), start=1):
             player = player_of(task)
-            played = await self._play(task, player, self._settings.max_steps)
             self._tasks_played = max(self._tasks_played, count)
+            played = await self._play(task, player, self._settings.max_steps)
             score = await self._scored(played, player.name)
             if score is not None:
                 if player.name == "solve" or not self._has_solve:
@@ -207,7 +226,7 @@ class Examiner:
 
     async def _compare_parts(self) -> None:
         """Tasks for training, from the same seeds: none of them may be one that is held out."""
-        if len(self._held_out) < 2 or self.notes.count("never-ends"):
+        if not self._draws or len(self._held_out) < 2 or self.notes.count("never-ends"):
             return  # where all look alike nothing can be said
         for task in self._tasks("train", at_most=IN_TRAINING):
             player = Solver() if self._has_solve else Wanderer(task.seed)
@@ -253,16 +272,25 @@ class Examiner:
     # playing
 
     async def _play(self, task: Task, player: Player, max_steps: int) -> Played:
-        before = shared_chance()
+        before, around = shared_chance(), surroundings()
         limit_s = CALLS * self._settings.timeout_s
         played = await play(Game(self._asker, self._subject.make, task, player.name), player, max_steps, limit_s)
-        if shared_chance() != before:
+        if drawn_from(before):
             words = "an episode draws from, or seeds, the generator that the whole process shares"
             self.notes.add("global-random", words, key="global", at=(task.seed, None))
+        self._note_moves(around, task)
         if played.ending == "cut" and player.name != "repeat":
             self._note_no_end(played, player.name, max_steps)
         self._count()
         return played
+
+    def _note_moves(self, before: dict[str, object], task: Task) -> None:
+        """The first time may be a package that settles in while it is loaded."""
+        for what, now in surroundings().items():
+            self._moved[what] += now != before[what]
+            if now != before[what] and self._moved[what] > 1:
+                words = f"an episode changes the {what} of the whole process"
+                self.notes.add("global-process", words, key=what, at=(task.seed, None))
 
     def _note_no_end(self, played: Played, player: str, max_steps: int) -> None:
         turns = len(played.actions)
@@ -275,7 +303,7 @@ class Examiner:
 
     def _count(self) -> None:
         self.episodes += 1
-        self._listener.played(self.episodes)
+        self._listener.played(self.episodes, self._tasks_played)
         if self.notes.count("never-returns") >= HANGING:
             raise Hopeless("given up after calls that never return")
 
@@ -372,7 +400,17 @@ def _run(examiner: Examiner, runner: asyncio.Runner, what: Coroutine[None, None,
         runner.run(what)
     except Hopeless as error:
         ended = str(error)
+    except BaseException as error:
+        if not _broke_the_loop(error):
+            raise
+        examiner.let_loose(error)
+        ended = "stopped by the end of its event loop"
     return examiner.report(time.perf_counter() - began, ended)
+
+
+def _broke_the_loop(error: BaseException) -> bool:
+    """Whether a task or a callback of the environment did it; an ordinary exception is one of ours."""
+    return not isinstance(error, Exception) or "Event loop stopped" in said(error)
 
 
 def unpicklable(value: object, module: str = "") -> str:
@@ -380,5 +418,5 @@ def unpicklable(value: object, module: str = "") -> str:
     try:
         load(dump(value, [sys.modules[module]] if module in sys.modules else []))
     except Unsendable as error:
-        return f"{error!s:.200}"
+        return said(error)
     return ""

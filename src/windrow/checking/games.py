@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Iterable
 
 from windrow.checking.asking import Asker, GaveUp, Where
-from windrow.checking.looks import Fault, of_observation, of_step
+from windrow.checking.looks import Fault, is_over, of_observation, of_step
 from windrow.checking.played import Played
 from windrow.checking.policies import Player
+from windrow.checking.words import shown as in_words
 from windrow.envs.protocol import Env, EnvFactory, Observation, Step
 from windrow.trajectory import Task
 
@@ -36,8 +37,9 @@ class Game:
         start = Where(self._player, played.task.seed)
         self._env = env = self._asker.now("the constructor", self._make, start)
         shown: Observation = await self._asker.ask("start", lambda: env.start(played.task), start)
-        self._judge(of_observation(shown, call="start"))
-        played.see(shown)
+        with self._asker.looking("start", start):
+            self._judge(of_observation(shown, call="start"))
+            played.see(shown)
 
     async def say(self, player: Player) -> None:
         """One turn."""
@@ -50,13 +52,16 @@ class Game:
         if not isinstance(action, str):
             if inspect.iscoroutine(action):
                 action.close()
-            self._asker.found("solve-type", f"{call} returned {action!r:.60}", where, key=call)
+            self._asker.found("solve-type", f"{call} returned {in_words(action)}", where, key=call)
             raise GaveUp
         step: Step = await self._asker.ask("step", lambda: env.step(action), where)
-        self._judge(of_step(step))
-        over = bool(step.terminated) or bool(step.truncated)
-        self._judge(of_observation(step.observation, call="step", last=over))
-        played.take(action, step)
+        with self._asker.looking("step", where):
+            self._judge(of_step(step))
+            over = is_over(step)
+            if over is None:
+                raise GaveUp
+            self._judge(of_observation(step.observation, call="step", last=over))
+            played.take(action, step)
 
     async def end(self) -> None:
         """Close it, if it was made; one that does not close is broken."""

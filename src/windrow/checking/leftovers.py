@@ -10,11 +10,14 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from windrow.isolation.below import PROC, children
 from windrow.types import Value
 
+MARK = "WINDROW_CHECK"
+"""A variable that whatever a check starts inherits; its value is another for each check."""
 TURNS = 5
 """Turns of the loop in which a cancelled task comes to its end."""
 
@@ -48,12 +51,30 @@ async def holding() -> Holding:
     )
 
 
-def shared_chance() -> tuple[Any, ...]:
-    """The state of the generators that everybody in this process shares."""
-    numpy = sys.modules.get("numpy")
-    theirs = () if numpy is None else numpy.random.get_state(legacy=False)["state"]
-    key = (theirs["key"].tobytes(), theirs["pos"]) if theirs else ()
-    return (hash(random.getstate()), *key)
+def shared_chance() -> dict[str, object]:
+    """The state of the generators that everybody in this process shares, of each package that is loaded."""
+    states: dict[str, object] = {"random": hash(random.getstate())}
+    if numpy := sys.modules.get("numpy"):
+        theirs = numpy.random.get_state(legacy=False)["state"]
+        states["numpy"] = theirs["key"].tobytes(), theirs["pos"]
+    if (torch := sys.modules.get("torch")) and "get_rng_state" in vars(torch):  # it may be half loaded
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states
+
+
+def drawn_from(before: dict[str, object]) -> list[str]:
+    """Whose shared generators were used since; one that has just been loaded does not count."""
+    now = shared_chance()
+    return [package for package, state in before.items() if now[package] != state]
+
+
+def surroundings() -> dict[str, object]:
+    """What all of this process stands in: its folder and its variables."""
+    try:
+        folder = os.getcwd()  # noqa: PTH109 -- the same, but quicker
+    except FileNotFoundError:
+        folder = "one that is gone"
+    return {"folder": folder, "variables": dict(os.environ)}
 
 
 def _files() -> int:
@@ -62,8 +83,14 @@ def _files() -> int:
 
 
 def _children() -> int:
-    count = 0
-    for task in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            count += len(task.read_text(encoding="ascii").split())
-    return count
+    """Of this process, the dead that nobody waited for too; and those of its check that went astray."""
+    astray = set(_marked(os.environ[MARK])) if MARK in os.environ else set()
+    return len(children() | astray)
+
+
+def _marked(value: str) -> Iterator[int]:
+    mark = f"{MARK}={value}".encode()
+    for entry in PROC.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            if mark in entry.read_bytes().split(b"\0") and entry.parent.name != str(os.getpid()):
+                yield int(entry.parent.name)

@@ -9,13 +9,15 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from windrow.checking import places
+from windrow.checking.words import said, shown
 from windrow.envs.protocol import EnvFactory
 from windrow.errors import ConfigError, WindrowError, blame
 from windrow.nearest import did_you_mean
@@ -72,7 +74,7 @@ def _own(target: str, args: Mapping[str, object]) -> Subject:
 def _find(target: str) -> tuple[ModuleType, Any]:
     """What stands behind `file:Name`."""
     where, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where)
+    module = _module_of_file(Path(where), name) if where.endswith(".py") else _module(where)
     public = [each for each in vars(module) if not each.startswith("_")]
     own = [each for each in public if inspect.getmodule(vars(module)[each]) is module]
     if not name:
@@ -82,7 +84,7 @@ def _find(target: str) -> tuple[ModuleType, Any]:
     return module, vars(module)[name]
 
 
-def _module_of_file(path: Path) -> ModuleType:
+def _module_of_file(path: Path, name: str) -> ModuleType:
     if not path.is_file():
         beside = sorted(str(path.with_name(each.name)) for each in path.parent.glob("*.py"))
         raise ConfigError(f"{path}: no such file{did_you_mean(str(path), beside)}")
@@ -99,10 +101,21 @@ def _module_of_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         _run(lambda: spec.loader.exec_module(module) if spec.loader else None, str(path))
-    except ConfigError:
+    except ConfigError as error:
         del sys.modules[path.stem]
+        if "relative import" in str(error) and path.with_name("__init__.py").is_file():
+            raise ConfigError(f"{error}; {_as_module(path.resolve(), name)}") from error
         raise
     return module
+
+
+def _as_module(path: Path, name: str) -> str:
+    """How to name what is in a file of a package."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        folder, parts = folder.parent, [folder.name, *parts]
+    here = "" if folder == Path.cwd() else f" in {folder}"
+    return f"it belongs to a package, so write {'.'.join(parts)}:{name or 'NAME'}{here}"
 
 
 def _module(name: str) -> ModuleType:
@@ -121,15 +134,27 @@ def _reach(folder: Path) -> None:
 def _run(load_it: Callable[[], T], what: str) -> T:
     """Load somebody's code; whatever it raises is told in one line."""
     try:
-        with blame(ConfigError, f"{what} cannot be loaded"):
+        with filed(ConfigError, f"{what} cannot be loaded"):
             return load_it()
     except ConfigError as error:
+        if isinstance(error.__cause__, SystemExit):
+            raise ConfigError(
+                f'{what} ends the program while it is loaded; put what it does under if __name__ == "__main__"'
+            ) from error
         place = places.of_error(error.__cause__ or error)
         raise ConfigError(f"{error}{f' ({place})' if place else ''}") from error.__cause__
-    except SystemExit as error:
-        raise ConfigError(
-            f'{what} ends the program while it is loaded; put what it does under if __name__ == "__main__"'
-        ) from error
+
+
+@contextmanager
+def filed(kind: type[WindrowError], words: str) -> Iterator[None]:
+    """As `blame` does, and for what is no ordinary exception too; Ctrl-C is left to whoever pressed it."""
+    try:
+        with blame(kind, words):
+            yield
+    except (WindrowError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise kind(f"{words}: {type(error).__name__}: {said(error)}") from error
 
 
 def _adapted(found: Any, target: str, args: Mapping[str, object]) -> tuple[EnvFactory, Form]:  # noqa: ANN401 -- unknown yet
@@ -144,7 +169,7 @@ def _adapted(found: Any, target: str, args: Mapping[str, object]) -> tuple[EnvFa
         return agent(found, **given), "agent"
     if not callable(found):
         raise ConfigError(
-            f"{target} is {found!r:.60}; name a class with start, step and close or with reset and step, "
+            f"{target} is {shown(found)}; name a class with start, step and close or with reset and step, "
             f"an `async def rollout(task, policy)`, or a function that makes an environment"
         )
     return (partial(found, **given) if given else found), "factory"
@@ -165,7 +190,7 @@ def _of_class(found: type, target: str, given: dict[str, Any]) -> tuple[EnvFacto
 def _try(make: EnvFactory, target: str) -> None:
     """Make one, to see that it is an environment at all."""
     try:
-        with blame(ConfigError, f"{target} cannot be made"):
+        with filed(ConfigError, f"{target} cannot be made"):
             made = make()
     except ConfigError as error:
         if isinstance(error.__cause__, TypeError) and "argument" in str(error):
@@ -174,18 +199,18 @@ def _try(make: EnvFactory, target: str) -> None:
     missing = [name for name in PROTOCOL if name not in dir(made)]
     if missing:
         hint = "; wrap it in windrow.envs.plain.plain" if "reset" in dir(made) else ""
-        raise ConfigError(f"{target} makes {made!r:.60}, which has no {' and no '.join(missing)}{hint}")
+        raise ConfigError(f"{target} makes {shown(made)}, which has no {' and no '.join(missing)}{hint}")
 
 
 def _reward(target: str) -> Any:  # noqa: ANN401 -- whatever has `score`
     if ":" in target or target.endswith(".py"):
         _, found = _find(target)
-        with blame(ConfigError, f"reward {target} cannot be made"):
+        with filed(ConfigError, f"reward {target} cannot be made"):
             made = found() if isinstance(found, type) else found
     else:
         made = _shipped_reward(target)
     if not {"score", "score_group"} & {*dir(made)}:
-        raise ConfigError(f"reward {target} is {made!r:.60}, which has no score(trajectory)")
+        raise ConfigError(f"reward {target} is {shown(made)}, which has no score(trajectory)")
     return made
 
 

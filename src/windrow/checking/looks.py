@@ -6,14 +6,20 @@ from numbers import Real
 import msgspec
 import numpy as np
 
+from windrow.checking.words import number, said, shown, truth
+from windrow.envs.plain import as_messages
 from windrow.envs.protocol import Briefing, Observation, Rewritten, Step
 from windrow.isolation.pickles import Unsendable, dump, load
-from windrow.text import ASK, Message
+from windrow.text import Message
 from windrow.types import Value
 
 LONGEST = 50_000
 """Characters of an observation that fit into an ordinary context, more or less."""
 LARGEST = float(np.finfo(np.float32).max)
+ROLES = frozenset(
+    {"system", "developer", "user", "assistant", "tool", "function", "environment", "observation", "ipython"}
+)
+"""Who speaks in the chat templates that there are; most know four of them."""
 
 
 class Fault(Value, frozen=True):
@@ -26,8 +32,10 @@ class Fault(Value, frozen=True):
 def is_observation(value: object) -> bool:
     """Whether it can be shown to a policy."""
     match value:
-        case str() | Message():
+        case str():
             return True
+        case Message():
+            return _is_message(value)
         case Rewritten(messages=messages) | Briefing(messages=messages):
             return _are_messages(messages)
         case list() | tuple():
@@ -36,28 +44,15 @@ def is_observation(value: object) -> bool:
             return False
 
 
-def messages_of(observation: Observation) -> tuple[Message, ...]:
-    """What the policy is shown."""
-    match observation:
-        case str():
-            return (Message(ASK, observation),)
-        case Message():
-            return (observation,)
-        case Rewritten(messages=messages) | Briefing(messages=messages):
-            return tuple(messages)
-        case _:
-            return tuple(observation)
-
-
 def text_of(observation: Observation) -> str:
     """The same as one text."""
-    return "\n".join(message.content for message in messages_of(observation))
+    return "\n".join(message.content for message in as_messages(observation))
 
 
 def of_observation(value: object, *, call: str, last: bool = False) -> Iterator[Fault]:
     """What is wrong with what is shown; after the end nobody sees it, but it must still be one."""
     if not is_observation(value):
-        yield Fault("observation-type", f"{call} shows {value!r:.60}{_hint(value)}")
+        yield Fault("observation-type", f"{call} shows {shown(value)}{_hint(value)}")
         return
     observation: Observation = value  # type: ignore[assignment]  # it is one
     if isinstance(observation, Briefing) and call != "start":
@@ -65,10 +60,10 @@ def of_observation(value: object, *, call: str, last: bool = False) -> Iterator[
     text = text_of(observation)
     if not _is_unicode(text):
         yield Fault(
-            "observation-type", f"{call} shows {text!r:.60}, which holds half a character and cannot be encoded"
+            "observation-type", f"{call} shows {shown(text)}, which holds half a character and cannot be encoded"
         )
     if not text.strip() and not last:
-        yield Fault("observation-empty", f"{call} shows {text!r} and the episode goes on")
+        yield Fault("observation-empty", f"{call} shows {shown(text)} and the episode goes on")
     if len(text) > LONGEST:
         yield Fault(
             "observation-long", f"{call} shows {len(text):,} characters at once; more than {LONGEST:,} are many"
@@ -79,26 +74,33 @@ def of_observation(value: object, *, call: str, last: bool = False) -> Iterator[
 def of_step(value: object) -> Iterator[Fault]:
     """What is wrong with a step, without its observation."""
     if not isinstance(value, Step):
-        yield Fault("not-a-step", f"step returned {value!r:.60}{_tuple_hint(value)}")
+        yield Fault("not-a-step", f"step returned {shown(value)}{_tuple_hint(value)}")
         return
     yield from _of_reward(value.reward)
     flags: dict[str, object] = {"terminated": value.terminated, "truncated": value.truncated}
     for name, flag in flags.items():
         if not isinstance(flag, bool | np.bool_):
-            yield Fault("flag-type", f"step returned {name}={flag!r:.60}")
-    if value.terminated is True and value.truncated is True:
+            yield Fault("flag-type", f"step returned {name}={shown(flag)}")
+    if all(isinstance(flag, bool | np.bool_) and flag for flag in flags.values()):
         yield Fault("both-flags", "step returned terminated=True and truncated=True together")
     yield from _of_info(value.info)
 
 
+def is_over(step: Step) -> bool | None:
+    """Whether an episode ends with it; none if its flags cannot tell."""
+    flags = (truth(step.terminated), truth(step.truncated))
+    return None if None in flags else any(flags)
+
+
 def _of_reward(reward: object) -> Iterator[Fault]:
-    if not isinstance(reward, Real) or not -LARGEST <= float(reward) <= LARGEST:
-        yield Fault("reward-type", f"step returned reward={reward!r:.60}")
+    value = number(reward) if isinstance(reward, Real) else None
+    if value is None or not -LARGEST <= value <= LARGEST:
+        yield Fault("reward-type", f"step returned reward={shown(reward)}")
 
 
 def _of_info(info: object) -> Iterator[Fault]:
     if not isinstance(info, dict) or not all(isinstance(key, str) for key in info):
-        yield Fault("info-type", f"step returned info={info!r:.60}")
+        yield Fault("info-type", f"step returned info={shown(info)}")
         return
     unsent = [*_of_pickling(info, "info of step")]
     yield from unsent
@@ -107,14 +109,14 @@ def _of_info(info: object) -> Iterator[Fault]:
     try:
         msgspec.msgpack.encode(info)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
-        yield Fault("info-plain", f"info of step cannot be written down: {error}; it is {info!r:.60}")
+        yield Fault("info-plain", f"info of step cannot be written down: {error}; it is {shown(info)}")
 
 
 def _of_pickling(value: object, what: str) -> Iterator[Fault]:
     try:
         load(dump(value))
     except Unsendable as error:
-        yield Fault("not-picklable", f"{what} cannot be sent to another process: {error!s:.200}")
+        yield Fault("not-picklable", f"{what} cannot be sent to another process: {said(error)}")
 
 
 def _is_unicode(text: str) -> bool:
@@ -128,13 +130,20 @@ def _is_unicode(text: str) -> bool:
 def _are_messages(messages: object) -> bool:
     if not isinstance(messages, list | tuple) or not messages:
         return False
-    return all(isinstance(each, Message) and isinstance(each.content, str) for each in messages)
+    return all(isinstance(each, Message) and _is_message(each) for each in messages)
+
+
+def _is_message(message: Message) -> bool:
+    texts: tuple[object, ...] = (message.role, message.content, message.name)
+    return all(isinstance(text, str) for text in texts) and message.role in ROLES
 
 
 def _hint(value: object) -> str:
     match value:
         case None:
             return "; is a return missing?"
+        case Message(role=str(role)) if role not in ROLES:
+            return f"; no chat template knows the role {role!r:.20}"
         case (_, dict()):
             return "; an observation and info are what reset returns, start returns the observation alone"
         case _:

@@ -34,6 +34,7 @@ class Played(Value, frozen=True, tag="played"):
     """How far it is."""
 
     episodes: int
+    tasks: int = 0
 
 
 class Found(Value, frozen=True, tag="found", gc=True):

@@ -2,11 +2,14 @@
 
 Promises: whatever the environment does (hang, crash, end its process, never let go of its thread), the check ends with
 a report of what was found, and says which call it was. Episodes of the first process are played again in a second one,
-with another hash seed, where nothing of the first is left. No process stays behind.
+with another hash seed, where nothing of the first is left. No process stays behind, except one that was started without
+the variables of its parent in a session of its own. What is written to the standard output and error takes no more than
+`MOST_SAID` of the disk, more or less.
 """
 
 import contextlib
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -19,10 +22,12 @@ from typing import BinaryIO
 
 from windrow.checking import places
 from windrow.checking.examining import Script
+from windrow.checking.leftovers import MARK
 from windrow.checking.messages import Doing, Finished, Found, Job, Message, Played, Unusable, line, read
 from windrow.checking.rules import RULES, Finding
 from windrow.checking.settings import Report
 from windrow.errors import ConfigError
+from windrow.isolation.below import sweep
 from windrow.types import but
 
 LOADING_S = 120.0
@@ -31,6 +36,12 @@ GRACE_S = 3.0
 """After its time is up a call may end because it was cancelled."""
 DUMP_S = 1.0
 """For writing down where it hangs."""
+MOST_SAID = 32 << 20
+"""Bytes of output that are kept; what came before is dropped then."""
+LOOK_EVERY_S = 0.1
+"""How often the output is looked at, while nothing is heard."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""A thread that waits for others to compute looks as if it slept; unless somebody says so, there are no others."""
 INTERRUPTED = "interrupted"
 TAIL = 2000
 """Characters at the end of what a process said last."""
@@ -62,7 +73,7 @@ def _has(findings: list[Finding], rule: str) -> bool:
 
 def _report(job: Job, first: "_Watched", findings: list[Finding], seconds: float) -> Report:
     known = first.report or Report(
-        name=job.target, ok=False, findings=(), solve_score=None, random_score=None, tasks=0,
+        name=job.target, ok=False, findings=(), solve_score=None, random_score=None, tasks=first.tasks,
         episodes=first.episodes, ended=first.ended,
     )  # fmt: skip
     ended = first.ended if known.ended == "done" else known.ended
@@ -80,6 +91,7 @@ class _Watched:
         self.report: Report | None = None
         self.scripts: tuple[Script, ...] = ()
         self.episodes = 0
+        self.tasks = 0
         self.ended = "done"
         self._job = job
         self._on_progress = on_progress
@@ -95,14 +107,17 @@ class _Watched:
     def _watch(self) -> None:
         with tempfile.TemporaryFile() as said, _started(self._job, said) as (process, wire):
             wire.sendall(line(self._job))
-            for message in _heard(wire, self._patience):
+            for message in _heard(wire, self._patience, said):
                 if message is None:
                     self._hangs(process, said)
                     return
                 self._hear(message)
                 if self.report is not None:
                     return  # what it still waits for does not matter
-            self._died(process.wait(), said)
+            try:
+                self._died(process.wait(GRACE_S), said)
+            except subprocess.TimeoutExpired:
+                self._cut_off()
 
     def _patience(self) -> float:
         return LOADING_S if self._doing.call == "loading" else self._job.settings.timeout_s + GRACE_S
@@ -111,16 +126,18 @@ class _Watched:
         match message:
             case Doing():
                 self._doing = message
-            case Played(episodes):
-                self.episodes = episodes
+            case Played(episodes, tasks):
+                self.episodes, self.tasks = episodes, tasks
                 self._on_progress(episodes)
-            case Found(finding):
+            case Found(finding) if finding.rule != "dies" or not _has(self.findings, "dies"):
                 self.findings.append(finding)
+            case Found():
+                pass  # another copy
             case Unusable(why):
                 raise ConfigError(why)
             case Finished(report, scripts):
                 self.report, self.scripts = report, scripts
-                self.findings = [*report.findings]
+                self.findings = [*report.findings, *(found for found in self.findings if found.rule == "dies")]
 
     def _hangs(self, process: subprocess.Popen[bytes], said: BinaryIO) -> None:
         place = places.of_dump(_where_it_is(process, said))
@@ -132,12 +149,18 @@ class _Watched:
 
     def _died(self, code: int, said: BinaryIO) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = (_tail(said).strip().splitlines() or [""])[-1]
+        last = (tail(said).strip().splitlines() or [""])[-1]
         words = f"the process {how} during {self._doing.call}{f': {last:.200}' if last else ''}"
         if self._doing.call == "loading":
             raise ConfigError(f"{self._job.target} cannot be loaded: {words}")
-        self._note("dies", words, places.of_dump(_tail(said)))
+        self._note("dies", words, places.of_dump(tail(said)))
         self.ended = "stopped by the end of its process"
+
+    def _cut_off(self) -> None:
+        if self._doing.call == "loading":
+            raise ConfigError(f"{self._job.target} cannot be loaded: it closes files that are not its own")
+        self._note("dies", f"{self._doing.call} closed files that are not its own", "")
+        self.ended = "stopped by the end of its connection"
 
     def _note(self, rule: str, words: str, place: str) -> None:
         law = RULES[rule]
@@ -158,12 +181,14 @@ class _Watched:
 def _started(job: Job, said: BinaryIO) -> "Iterator[tuple[subprocess.Popen[bytes], socket.socket]]":
     """A process in a session of its own, which is gone afterwards with all that it started."""
     ours, theirs = socket.socketpair()
+    mark = secrets.token_hex(8)
+    variables = {**ONE_THREAD, **os.environ, "PYTHONHASHSEED": "1" if job.scripts is None else "2", MARK: mark}
     with ours:
         with theirs:
             process = subprocess.Popen(  # noqa: S603 -- our own module
                 [sys.executable, "-P", "-X", "faulthandler", "-m", "windrow.checking.child", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=said, stderr=said, pass_fds=[theirs.fileno()],
-                start_new_session=True, env={**os.environ, "PYTHONHASHSEED": "1" if job.scripts is None else "2"},
+                start_new_session=True, env=variables,
             )  # fmt: skip
         try:
             yield process, ours
@@ -171,17 +196,23 @@ def _started(job: Job, said: BinaryIO) -> "Iterator[tuple[subprocess.Popen[bytes
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            sweep(f"{MARK}={mark}")
 
 
-def _heard(wire: socket.socket, patience: Callable[[], float]) -> Iterator[Message | None]:
+def _heard(wire: socket.socket, patience: Callable[[], float], said: BinaryIO) -> Iterator[Message | None]:
     """What the process says, until it says no more; None if it has been silent for too long."""
     buffer = b""
     with selectors.DefaultSelector() as selector:
         selector.register(wire, selectors.EVENT_READ)
+        silent_since = time.monotonic()
         while True:
-            if not selector.select(patience()):
+            drop_too_much(said)
+            if not selector.select(LOOK_EVERY_S):
+                if time.monotonic() - silent_since < patience():
+                    continue
                 yield None
                 return
+            silent_since = time.monotonic()
             try:
                 data = wire.recv(1 << 16)
             except ConnectionResetError:  # it died with something unread
@@ -190,6 +221,12 @@ def _heard(wire: socket.socket, patience: Callable[[], float]) -> Iterator[Messa
                 return
             *lines, buffer = (buffer + data).split(b"\n")
             yield from map(read, lines)
+
+
+def drop_too_much(said: BinaryIO) -> None:
+    """Whoever writes goes on where it was, so that the file is mostly a hole afterwards."""
+    if os.fstat(said.fileno()).st_blocks * 512 > MOST_SAID:
+        os.ftruncate(said.fileno(), 0)
 
 
 def _where_it_is(process: subprocess.Popen[bytes], said: BinaryIO) -> str:
@@ -202,6 +239,6 @@ def _where_it_is(process: subprocess.Popen[bytes], said: BinaryIO) -> str:
     return said.read().decode(errors="replace")
 
 
-def _tail(said: BinaryIO) -> str:
+def tail(said: BinaryIO) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
-    return said.read().decode(errors="replace")
+    return said.read().decode(errors="replace").strip("\0")

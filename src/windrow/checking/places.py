@@ -1,11 +1,14 @@
 """Where in somebody's code something happens: the innermost line that is theirs.
 
-Lines of the standard library, of installed packages and of the check itself are passed over while there is another.
+Lines of the standard library, of installed packages and of Windrow are passed over while there is another; those of
+shipped environments come next.
 """
 
 import linecache
+import re
 import sysconfig
 import traceback
+from asyncio import CancelledError
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -14,12 +17,18 @@ Line = tuple[str, int]
 NOWHERE: Line = ("", 0)
 
 OURS = str(Path(__file__).parent)
-FOREIGN = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
+WINDROW = str(Path(__file__).parent.parent)
+FROZEN = "<frozen"
+FOREIGN = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, FROZEN)
 
 
 def of_error(error: BaseException) -> str:
-    """Where an error was raised."""
-    return spelt(_choose(_lines(error.__traceback__)))
+    """Where an error was raised, or what cannot be read as Python."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return spelt((error.filename, error.lineno))
+    lines = _lines(error.__traceback__)
+    otherwise = NOWHERE if isinstance(error, CancelledError) else None  # which comes from the loop
+    return spelt(_choose([line for line in lines if not line[0].startswith(FROZEN)], otherwise))
 
 
 def of_frame(frame: FrameType | None) -> Line:
@@ -28,12 +37,14 @@ def of_frame(frame: FrameType | None) -> Line:
 
 
 def of_dump(text: str) -> str:
-    """Where a thread was, from what `faulthandler` wrote; empty if it was nowhere in somebody's own code."""
+    """Where a thread was, from what `faulthandler` or a traceback says; empty if nowhere in somebody's own code."""
     lines: list[Line] = []
     for written in text.splitlines():
         head, found, rest = written.strip().partition('", line ')
         if found and head.startswith('File "'):
-            lines.append((head.removeprefix('File "'), int(rest.partition(" ")[0])))
+            lines += [(head.removeprefix('File "'), int(number)) for number in re.findall(r"^\d+", rest)]
+    if "most recent call last" in text:
+        lines.reverse()
     return spelt(_choose(lines, NOWHERE))
 
 
@@ -63,5 +74,6 @@ def _lines(trace: TracebackType | None) -> list[Line]:
 
 
 def _choose(lines: list[Line], otherwise: Line | None = None) -> Line:
-    theirs = (line for line in lines if not line[0].startswith(FOREIGN))
-    return next(theirs, otherwise or (lines[0] if lines else NOWHERE))
+    near = [line for line in lines if not line[0].startswith(FOREIGN)]
+    theirs = (line for line in near if not line[0].startswith(WINDROW))  # what adapts somebody's code is not it
+    return next(theirs, near[0] if near else otherwise or (lines[0] if lines else NOWHERE))

@@ -4,7 +4,8 @@ import hashlib
 import itertools
 from typing import Any, Literal
 
-from windrow.checking.looks import messages_of, text_of
+from windrow.checking.looks import text_of
+from windrow.envs.plain import as_messages
 from windrow.envs.protocol import Observation, Step
 from windrow.text import Message
 from windrow.trajectory import Task
@@ -37,7 +38,7 @@ class Played:
 
     def see(self, observation: Observation) -> None:
         """The environment shows something."""
-        self.seen.append(messages_of(observation))
+        self.seen.append(as_messages(observation))
         self.shown = text_of(observation)
 
     def take(self, action: str, step: Step) -> None:

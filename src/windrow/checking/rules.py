@@ -82,7 +82,7 @@ RULES: dict[str, Rule] = {
         Rule(
             name="not-async",
             why="start, step and close are awaited",
-            way_out="write `async def`, or name the methods reset and step and let `plain` adapt the class",
+            way_out="write `async def` without `yield`, or name the methods reset and step and let `plain` adapt them",
         ),
         Rule(
             name="not-a-step",
@@ -181,6 +181,12 @@ RULES: dict[str, Rule] = {
             severity="warning",
             why="episodes that share one generator change each other's draws",
             way_out="use a generator of your own: random.Random(task.seed), numpy.random.default_rng(task.seed)",
+        ),
+        Rule(
+            name="global-process",
+            severity="warning",
+            why="episodes of one process share its folder and its variables, and some of them look for files meanwhile",
+            way_out="give cwd= and env= to what you start, use absolute paths, or isolate the environment in a process",
         ),
         Rule(
             name="prints",

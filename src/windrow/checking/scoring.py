@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.checking.played import Played
+from windrow.checking.words import number, shown
 from windrow.errors import RewardError, blame
 from windrow.rewards.protocol import Closable, GroupReward, Score
 from windrow.rewards.sums import Startable
@@ -45,9 +46,10 @@ class Scorer:
             return played.score
         said = await self._ask(trajectory_of(played))
         value = said.value if isinstance(said, Score) else said
-        if not isinstance(value, int | float | np.floating) or not np.isfinite(value):
-            raise RewardError(f"{self._name} returned {said!r:.60}; return a finite number or a Score")
-        return float(value)
+        score = number(value) if isinstance(value, int | float | np.floating) else None
+        if score is None or not np.isfinite(score):
+            raise RewardError(f"{self._name} returned {shown(said)}; return a finite number or a Score")
+        return score
 
     @property
     def _name(self) -> str:

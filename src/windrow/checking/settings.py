@@ -1,5 +1,6 @@
 """How an environment is checked, and what comes out."""
 
+import math
 from typing import Annotated, Any
 
 from windrow.checking.rules import Finding
@@ -20,6 +21,8 @@ class CheckSettings(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
     payload: Annotated[Any, Meta(description="payload of every task")] = None  # whatever the environment understands
 
     def __post_init__(self) -> None:
+        if not (math.isfinite(self.lowest) and math.isfinite(self.highest)):
+            raise ConfigError(f"a range of rewards has two ends, got {self.lowest:g} to {self.highest:g}")
         if self.lowest >= self.highest:
             raise ConfigError(f"a range of rewards goes up, got {self.lowest:g} to {self.highest:g}")
 

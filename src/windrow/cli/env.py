@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -126,6 +127,7 @@ def _settings(args: argparse.Namespace) -> "CheckSettings":
     from windrow.checking.settings import CheckSettings
     from windrow.types import checked
 
+    _refuse_nonsense(args)
     low, high = args.reward_range or (0.0, 1.0)
     given = {"tasks": args.tasks, "seed": args.seed, "max_steps": args.max_steps, "timeout_s": args.timeout}
     try:
@@ -139,6 +141,14 @@ def _settings(args: argparse.Namespace) -> "CheckSettings":
         )
     except ValueError as error:
         raise ConfigError(f"command line: {error}") from None
+
+
+def _refuse_nonsense(args: argparse.Namespace) -> None:
+    for option, count in {"--tasks": args.tasks, "--max-steps": args.max_steps}.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"command line: {option} must be 1 or more, got {count}")
+    if args.timeout is not None and not 0 < args.timeout < math.inf:
+        raise ConfigError(f"command line: --timeout must be a number of seconds above 0, got {args.timeout:g}")
 
 
 def _payload(args: argparse.Namespace) -> object:

@@ -1,24 +1,27 @@
 """A person plays an environment in the terminal.
 
 Promises: whatever is typed that is no command is said to the environment as it is; the end of the input and Ctrl-C end
-the game cleanly, and the environment is closed.
+the game cleanly, and the environment is closed. Whatever the environment raises, and an answer that is none, is an
+`EnvError` of one line.
 """
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any, TypeVar
 
-from windrow.checking.loading import Subject
-from windrow.checking.looks import messages_of
+from windrow.checking.games import FATAL
+from windrow.checking.loading import Subject, filed
+from windrow.checking.looks import Fault, is_over, of_observation, of_step
 from windrow.checking.played import Played
 from windrow.checking.policies import made_up
 from windrow.checking.scoring import Scorer
 from windrow.cli.output import Output
-from windrow.envs.protocol import Briefing, Env, Observation, Solvable, Step, Wanderable
-from windrow.errors import EnvError, WindrowError, blame
+from windrow.envs.plain import as_messages
+from windrow.envs.protocol import Briefing, Env, Observation, Solvable, Wanderable
+from windrow.errors import EnvError, WindrowError
 from windrow.trajectory import Task
 
 T = TypeVar("T")
@@ -51,7 +54,7 @@ class Session:
 
     def play(self) -> int:
         """To the end, or until the person leaves; an exit code."""
-        with blame(EnvError, f"{self._subject.name} could not be made"):
+        with filed(EnvError, f"{self._subject.name} could not be made"):
             env = self._subject.make()
         try:
             self._begin(env)
@@ -67,6 +70,7 @@ class Session:
     def _begin(self, env: Env) -> None:
         self._out.say(f"{self._subject.name}, seed {self._task.seed}, {self._task.split}; :help lists the commands")
         first = self._wait("start", lambda: env.start(self._task))
+        self._refuse(of_observation(first, call="start"))
         if isinstance(first, Briefing):
             for tool in first.tools:
                 self._out.say(f"tool: {json.dumps(tool, ensure_ascii=False)}")
@@ -76,13 +80,22 @@ class Session:
     def _take_turn(self, env: Env) -> None:
         action = self._asked(env)
         step = self._wait("step", lambda: env.step(action))
-        if not isinstance(step, Step):
-            raise EnvError(f"{self._subject.name} step returned {step!r:.60}; return a Step")
+        self._refuse(of_step(step))
+        if is_over(step) is None:
+            raise EnvError(f"{self._subject.name}: step returned flags that are neither true nor false")
+        self._refuse(of_observation(step.observation, call="step", last=True))
         self._played.take(action, step)
         if step.observation or self._played.ending is None:
             self._show(step.observation)
         ending = ", terminated" if step.terminated else ", truncated" if step.truncated else ""
         self._out.say(f"[reward {step.reward:g}{ending}]")
+
+    def _refuse(self, faults: Iterable[Fault]) -> None:
+        """An answer that cannot be shown or counted ends the game."""
+        with filed(EnvError, f"{self._subject.name} gave an answer that cannot be looked at"):
+            worst = [fault.message for fault in faults if fault.rule in FATAL]
+        if worst:
+            raise EnvError(f"{self._subject.name}: {worst[0]}; `windrow env check` says more")
 
     def _asked(self, env: Env) -> str:
         """What the person says, or lets be said."""
@@ -109,7 +122,7 @@ class Session:
         return env.wander(self._rng) if isinstance(env, Wanderable) else made_up(self._played.shown, self._rng)
 
     def _echoed(self, say: Callable[[], str]) -> str:
-        with blame(EnvError, f"{self._subject.name} has no next thing to say"):
+        with filed(EnvError, f"{self._subject.name} has no next thing to say"):
             action = say()
         self._out.say(action)
         return action
@@ -136,12 +149,12 @@ class Session:
         return line.removesuffix("\n")
 
     def _show(self, observation: Observation) -> None:
-        for message in messages_of(observation):
+        for message in as_messages(observation):
             who = "" if message.role == "user" else f"{message.role}{f' {message.name}' if message.name else ''}: "
             self._out.say(f"{who}{message.content}")
 
     def _wait(self, what: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with blame(EnvError, f"{self._subject.name} {what}"):
+        with filed(EnvError, f"{self._subject.name} {what}"):
             return self._runner.run(call())
 
     async def _scored(self) -> float:

@@ -2,12 +2,13 @@
 
 Promises: halving the range always finds the number within the budget, and nothing surer does; the score is 1 for the
 right number within the budget and 0 otherwise. Every call costs one, and so does saying something that is no call, so
-an episode ends whatever a policy says.
+an episode ends whatever a policy says. It is played once, from its start to its end.
 """
 
 from random import Random
 
 from windrow.envs.drawing import draw
+from windrow.envs.games import Course, settled
 from windrow.envs.protocol import Briefing, Observation, Step
 from windrow.envs.tools.calls import Unreadable, find_calls, write_call
 from windrow.envs.tools.functions import as_tool
@@ -19,6 +20,17 @@ from windrow.types import Value, but
 
 FURTHEST = 1_000
 """No range begins beyond this."""
+
+
+class Sizes(Value, frozen=True):
+    """How many numbers a range may have."""
+
+    smallest: int
+    largest: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.smallest <= self.largest:
+            raise ConfigError(f"guess_tools needs 2 <= smallest <= largest, got {self.smallest} and {self.largest}")
 
 
 class Problem(Value, frozen=True):
@@ -41,22 +53,20 @@ class GuessToolsEnv:
     """The policy has to find a number by calling tools."""
 
     def __init__(self, smallest: int = 8, largest: int = 64) -> None:
-        if not 2 <= smallest <= largest:
-            raise ConfigError(f"guess_tools needs 2 <= smallest <= largest, got {smallest} and {largest}")
-        self._sizes = (smallest, largest)
+        self._sizes = settled(Sizes, "guess_tools", {"smallest": smallest, "largest": largest})
+        self._course = Course("guess_tools")
         self._problem = Problem(0, 0, 0)
         self._low, self._high = 0, 0  # what the answers so far leave possible
-        self._calls_left = 0
         self._box = Toolbox([])
 
     async def start(self, task: Task) -> Observation:
         self._problem = draw(task, self._make, str)
         self._low, self._high = self._problem.low, self._problem.high
-        self._calls_left = self._problem.calls
+        self._course.begin(self._problem.calls)
         self._box = Toolbox([as_tool(self.compare), as_tool(self.submit)])
         asked = (
             f"there is a hidden number from {self._low} to {self._high}. find it with the tools; "
-            f"you have {self._calls_left} calls, the one that submits it included."
+            f"you have {self._problem.calls} calls, the one that submits it included."
         )
         return Briefing((Message("user", asked),), self._box.schemas)
 
@@ -64,14 +74,15 @@ class GuessToolsEnv:
         messages: list[Message] = []
         step = Step()
         for found in find_calls(action) or [Unreadable("this calls no tool; call compare or submit")]:
-            self._calls_left -= 1
+            self._course.take()
             answered = await self._box.answer(found)
             messages.append(answered.message)
             step = answered.step
-            if step.terminated or self._calls_left <= 0:
+            if step.terminated or not self._course.left:
                 break
-        over = step.terminated or self._calls_left <= 0
-        return but(step, observation=tuple(messages), terminated=over, info={"problem": str(self._problem)})
+        over = step.terminated or not self._course.left
+        counted = self._course.step("", {}, reward=step.reward, ended=over)
+        return but(counted, observation=tuple(messages), info={"problem": str(self._problem)})
 
     async def close(self) -> None:
         pass
@@ -115,5 +126,5 @@ class GuessToolsEnv:
 
     def _make(self, rng: Random) -> Problem:
         low = rng.randrange(FURTHEST)
-        high = low + rng.randint(*self._sizes) - 1
+        high = low + rng.randint(self._sizes.smallest, self._sizes.largest) - 1
         return Problem(low, high, rng.randint(low, high))

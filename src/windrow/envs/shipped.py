@@ -3,8 +3,9 @@
 One is loaded when it is first asked for, because some need packages of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 from windrow.envs.protocol import EnvFactory
@@ -166,4 +167,14 @@ def describe(name: str) -> Shipped:
 def find(name: str, **args: object) -> EnvFactory:
     """What makes the shipped environment of a name; arguments are those of its class."""
     make = describe(name).load()
+    _check_known(name, make, args)
     return partial(make, **args) if args else make
+
+
+def _check_known(name: str, make: Callable[..., Any], args: Iterable[str]) -> None:
+    known = signature(make).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return  # it looks itself
+    for arg in args:
+        if arg not in known:
+            raise ConfigError(f"unknown argument {arg!r} of environment {name!r}{did_you_mean(arg, known)}")

@@ -74,6 +74,7 @@ class Judge:
         self._places = asyncio.Semaphore(at_once)
         self._starting = asyncio.Lock()
         self._started = False
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -85,15 +86,25 @@ class Judge:
     async def start(self) -> None:
         """Start the engine, unless that is done."""
         async with self._starting:
-            if not self._started:
-                with _filed(f"judge {self._engine.name} could not be started"):
-                    await self._engine.start()
-                self._started = True
+            self._check_open()
+            if self._started:
+                return
+            with _filed(f"judge {self._engine.name} could not be started"):
+                await self._engine.start()
+            if self._closed:  # meanwhile, and what was closed then was not open yet
+                await self._engine.close()
+            self._check_open()
+            self._started = True
 
     async def close(self) -> None:
-        """Close the engine."""
+        """Close the engine, for good; who still waits for a verdict gets none."""
+        self._closed = True
         self._started = False
         await self._engine.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise JudgeError(f"judge {self._engine.name} is closed; make another one")
 
     async def score(self, trajectory: Trajectory) -> Score:
         verdict = await self._verdict(self._template.fill(trajectory), str(trajectory.attempt))

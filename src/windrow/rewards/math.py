@@ -33,8 +33,13 @@ DEEPEST = 10
 _UNDONE = re.compile(r"\\(?:int|iint|oint|sum|prod|lim|binom|det|gcd|lcm|bmod|pmod)\b|!")
 _POWER = re.compile(r"(?P<base>[)}\]])?\s*(?:\^|\*\*)\s*\{?\s*[-+]?\s*(?P<number>\d+)")
 _TOWER = re.compile(r"(?:\^|\*\*)\s*(?:\{[^{}]*(?:\^|\*\*)|\{[^{}]*\{|\([^()]*(?:\^|\*\*)|[-+]?\w+\s*(?:\^|\*\*))")
-_FORMULA = re.compile(r"[+*^<>\\]|\s[-/]\s|\b[xyznk]\b")
+_FORMULA = re.compile(r"[+*^<>\\]|\s[-/]\s|\b[xyznke]\b")
 """What words around a number do not have."""
+_COMPARISON = re.compile(r"[<>!=]=|=[<>]|[≤≥≠]|\\[lgn]eq?\b")
+"""What says of a number that the answer is another one, perhaps."""
+_OR = re.compile(r"\bor\b|\\(?:lor|vee)\b")
+_SEVERAL = re.compile(r"[,;](?!\d{3})|\band\b|\\(?:land|wedge)\b|\d\s+[A-Za-z]\s*$")
+"""Between two `=`: what says that one answer ends and another begins."""
 _MANY_BASES = re.compile(r"[)}\]]\s*(?:\^|\*\*)")
 
 
@@ -119,7 +124,10 @@ def _last_number(response: str) -> Number | None:
 
 def _one_number(said: Answer) -> Number | None:
     """The number that an answer is; among words there must be just one, and in a box there are no words."""
-    end = said.text.rpartition("=")[2].strip()
+    before, _, end = said.text.rpartition("=")
+    end = end.strip()
+    if _COMPARISON.search(said.text) or _OR.search(before) or _SEVERAL.search(before.partition("=")[2]):
+        return None
     number = read_number(end)
     if number is not None or said.where == "boxed" or _FORMULA.search(end):
         return number

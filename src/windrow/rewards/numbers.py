@@ -1,7 +1,8 @@
-r"""Numbers as models write them: `1,234`, `-3/4`, `\frac{1}{2}`, `12.5 %`, `1.5 \times 10^3`, `$7`, `5 km/h`.
+r"""Numbers as models write them: `1,234`, `-3/4`, `\frac{1}{2}`, `12.5 %`, `1.5 \times 10^3`, `5 km/h`, `2 million`.
 
 Promises: a number is read exactly, as a fraction, or not at all; nothing is computed that could take long, whatever the
-text is. Units are read over, not compared.
+text is. Units are read over, not compared; a word beside a number that makes it another one (`5 pi`, `at most 5`) is no
+unit, and then it is no number.
 """
 
 import re
@@ -20,6 +21,9 @@ MOST_EXPONENT = 60
 SURE_DIGITS = 6
 """A decimal with so many significant digits may stand for a fraction that has no end."""
 
+MANY = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+"""Words that multiply the number before them."""
+
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _NUMBER = (
     r"(?P<sign>[-+]\s?)?(?:[$€£¥]\s?)?(?:"
@@ -27,15 +31,29 @@ _NUMBER = (
     rf"|(?:(?P<f>\d+)\s+)?(?P<g>{_WHOLE})\s?/\s?(?P<h>{_WHOLE})"
     rf"|(?P<decimal>{_WHOLE}(?:\.\d+)?|\.\d+)"
     r"(?:\s?(?:\\times|\\cdot|[x×*])\s?10\s?(?:\^|\*\*)\s?\{?(?P<ten>-?\d+)\}?|[eE](?P<exponent>[-+]?\d+))?"
-    r")(?P<percent>\s?(?:%|percent\b))?"
+    rf")(?P<percent>\s?(?:%|percent\b))?(?:\s?(?P<many>(?i:{'|'.join(MANY)}))s?\b)?"
 )
+_BEFORE = (
+    r"\b(?i:not|isn't|never|than|least|most|under|over|below|above|minus|negative|plus|times)\s+"
+    r"|(?:[<>!]=|[≤≥≠]|\\[lgn]eq?\b)\s?"
+)
+"""What makes the number behind it another one, or none."""
+_BEHIND = (
+    r"(?i:pi|sqrt|root|squared|cubed|factorial|choose|mod|sin|cos|tan|log|ln|exp|plus|minus|over|divided|multiplied"
+    r"|tens|bn|mln|half|halves|thirds?|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand|million|billion)ths?"
+    r"|or\s+(?:more|less|fewer|greater|higher|lower)|and\s+(?:a|one|two|three)\s+(?:half|third|quarter|fourth)s?)\b"
+)
+"""What makes the number before it another one, or none."""
+_NO_UNIT = rf"{_BEHIND}|(?i:{'|'.join(MANY)})s?\b"
 _POWER = r"(?:\s?\^\{?[23]\}?|[²³])?"
 _UNIT = (
     r"(?:\s*(?:\^?\s?\{?\\circ\}?|°)\s?[CF]?"
-    rf"|\s*(?:[A-Za-z\u00b5\u03bc]{{2,20}}|[mgslhtLVWAKNJCF€£¥]){_POWER}(?:(?:/|\s)[A-Za-z]{{1,20}}{_POWER}){{0,4}})?"
+    rf"|\s*(?!{_NO_UNIT})(?:[A-Za-z\u00b5\u03bc]{{2,20}}|[mgslhtLVWAKNJCF€£¥]){_POWER}(?:(?:/|\s)[A-Za-z]{{1,20}}{_POWER}){{0,4}})?"
 )
 _ALONE = re.compile(rf"{_NUMBER}{_UNIT}\s*")
-_AMONG_WORDS = re.compile(rf"(?<![\w.^/*{{\\]){_NUMBER}(?![\w^*/({{\\]|[.,]\d)")
+_AMONG_WORDS = re.compile(
+    rf"(?P<before>{_BEFORE})?(?<![\w.^/*{{\\])(?<!\d,){_NUMBER}(?![\w^*/({{\\]|[.,]\d)(?P<behind>\s?{_BEHIND})?"
+)
 
 
 class Number(Value, frozen=True, kw_only=True, gc=True):
@@ -56,12 +74,10 @@ def read_number(text: str) -> Number | None:
     return _number(found) if found else None
 
 
-def numbers_in(text: str) -> Iterator[Number]:
-    """The numbers that stand by themselves in a text, none of them part of a formula or a word."""
+def numbers_in(text: str) -> Iterator[Number | None]:
+    """The numbers that stand by themselves in a text, none part of a formula or a word; None where one is not meant."""
     for found in _AMONG_WORDS.finditer(text):
-        number = _number(found)
-        if number is not None:
-            yield number
+        yield None if found["before"] or found["behind"] else _number(found)
 
 
 def are_equal(right: Number, said: Number) -> bool:
@@ -93,6 +109,15 @@ def _number(found: re.Match[str]) -> Number | None:
     if len(found.group()) > 2 * MOST_DIGITS or any(len(part or "") > MOST_DIGITS for part in found.groups()):
         return None
     part = found.groupdict()
+    number = _one(part)
+    if number is None or part["many"] is None:
+        return number
+    value = number.value * MANY[part["many"].lower()]
+    return Number(value=value, form="whole" if value.denominator == 1 else "fraction", percent=number.percent)
+
+
+def _one(part: dict[str, str | None]) -> Number | None:
+    """Without the word that multiplies it."""
     sign = -1 if (part["sign"] or "").startswith("-") else 1
     percent = part["percent"] is not None
     if part["decimal"] is not None:

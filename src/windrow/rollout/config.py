@@ -7,7 +7,7 @@ from windrow.core.settings import VALIDATION, Count, ModeSettings, Natural, OnSt
 from windrow.errors import ConfigError
 from windrow.requests import Sampling
 from windrow.rollout.env_config import Anything, EnvConfig, EnvKind, TagConfig
-from windrow.sources.config import SourceConfig
+from windrow.sources.config import SeedTasks, SourceConfig
 from windrow.sources.lists import SeedSource
 from windrow.sources.protocol import TaskSource
 from windrow.trajectory import Split
@@ -77,7 +77,10 @@ class EnvManagerConfig(EnvConfig, frozen=True, kw_only=True, forbid_unknown_fiel
             return own
         if own is not None:
             raise ConfigError("tasks and task_source both say where tasks come from; give one")
-        return self.task_source.open(seed, split)
+        section = self.task_source
+        if isinstance(section, SeedTasks) and not section.tags:
+            section = but(section, tags=[*self.by_tag()])
+        return section.open(seed, split)
 
 
 class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):

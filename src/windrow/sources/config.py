@@ -12,11 +12,11 @@ from windrow.sources.curriculum import CurriculumSource, Ladder
 from windrow.sources.huggingface import DatasetSource
 from windrow.sources.jsonl import JsonlSource
 from windrow.sources.lists import SeedSource
-from windrow.sources.mixtures import BlendSource, MixtureSource
+from windrow.sources.mixtures import BlendSource, MixtureSource, check_mixed, strides_of
 from windrow.sources.parquet import ParquetSource
-from windrow.sources.places import PlacedSource
+from windrow.sources.places import PlacedSource, check_tag, check_tags
 from windrow.sources.protocol import TaskSource
-from windrow.sources.replay import ReplaySource
+from windrow.sources.replay import ReplaySource, check_bounds
 from windrow.sources.rows import RowOptions
 from windrow.trajectory import Split
 from windrow.types import Meta, Value
@@ -30,7 +30,10 @@ class SeedTasks(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
     """Problems that environments make up from seeds."""
 
     max_tasks: Annotated[Count | None, Meta(description="so many tasks; none: without end")] = None
-    tags: Annotated[list[str], Meta(description="tags that share them; none: tasks without a tag")] = []
+    tags: Annotated[list[str], Meta(description="tags that share them; none: those of the environments beside")] = []
+
+    def __post_init__(self) -> None:
+        check_tags(self.tags)
 
     def open(self, seed: int, split: Split) -> PlacedSource:
         return SeedSource(self.tags or [""], seed=seed, max_tasks=self.max_tasks, split=split)
@@ -57,6 +60,7 @@ class RowTasks(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     def __post_init__(self) -> None:
         if self.tag and self.tag_field is not None:
             raise ConfigError(f"tag_field {self.tag_field!r} and tag {self.tag!r} contradict each other; give one")
+        check_tag(self.tag)
 
     def options(self, seed: int, split: Split) -> RowOptions:
         return RowOptions(
@@ -110,6 +114,9 @@ class ReplayTasks(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     passes: Annotated[Count | None, Meta(description="how often every task is played; none: without end")] = 1
     shuffle: Annotated[bool, Meta(description="each pass in an order of its own, by the run's seed")] = False
 
+    def __post_init__(self) -> None:
+        check_bounds(self.min_score, self.max_score)
+
     def open(self, seed: int, split: Split) -> PlacedSource:  # noqa: ARG002 -- a task that was played has its side
         return ReplaySource(
             self.path,
@@ -130,6 +137,10 @@ class BlendTasks(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     sources: Annotated[dict[str, PlainTasks], Meta(min_length=1, description="the sources, by name")]
     weights: Annotated[dict[str, float], Meta(description="how much of each is played; 1 if not given")] = {}
     tag: Annotated[str, Meta(description="tag of all tasks")] = ""
+
+    def __post_init__(self) -> None:
+        strides_of(self.sources, self.weights)
+        check_tag(self.tag)
 
     def open(self, seed: int, split: Split) -> PlacedSource:
         sources = {name: source.open(seed, split) for name, source in self.sources.items()}
@@ -175,6 +186,9 @@ class MixtureTasks(
     tags: Annotated[
         dict[str, PlainTasks | BlendTasks | CurriculumTasks], Meta(min_length=1, description="the source of each tag")
     ]
+
+    def __post_init__(self) -> None:
+        check_mixed(self.tags)
 
     def open(self, seed: int, split: Split) -> TaskSource:
         return MixtureSource({tag: source.open(seed, split) for tag, source in self.tags.items()})

@@ -118,7 +118,7 @@ class LineFile:
     def _line(self, handle: int, row: int) -> bytes:
         begin = self._begins[row]
         end = self._begins[row + 1] if row + 1 < len(self._begins) else self._end
-        return os.pread(handle, end - begin, begin)
+        return os.pread(handle, end - begin, begin).rstrip()  # of the empty lines behind it
 
     def _checked(self, decode: Callable[[bytes], Row], line: bytes, needed: Sequence[str]) -> Row:
         try:

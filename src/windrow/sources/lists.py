@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from windrow.errors import ConfigError
-from windrow.sources.places import PlacedSource, check_passes, check_tag
+from windrow.sources.places import PlacedSource, check_passes, check_tag, check_tags
 from windrow.trajectory import Split, Task
 from windrow.types import but
 
@@ -64,7 +64,7 @@ class SeedSource(PlacedSource):
         split: Split = "train",
     ) -> None:
         super().__init__("the seeds")
-        self._tags = [check_tag(tag) for tag in tags]
+        self._tags = check_tags(tags)
         if max_tasks is not None and max_tasks < 1:
             raise ConfigError(f"max_tasks must be 1 or more, got {max_tasks}")
         self._seed = seed

@@ -5,7 +5,7 @@ are the scheduler's, so a mixture of tags only keeps them apart; those inside on
 tasks allow, over every stretch. A part that has ended leaves its share to the others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import isfinite, lcm
 
@@ -28,9 +28,7 @@ class MixtureSource:
     def __init__(self, sources: Mapping[str, TaskSource]) -> None:
         if not sources:
             raise ConfigError("a mixture needs at least one tag with a source")
-        for tag in sources:
-            if BETWEEN in check_tag(tag):
-                raise ConfigError(f"tag {tag!r} of a mixture must not have a {BETWEEN} in it")
+        check_mixed(sources)
         self._sources = dict(sources)
         self._mark = mark_of(*sources)
 
@@ -47,6 +45,8 @@ class MixtureSource:
         source = self._sources.get(tag)
         if source is None:
             raise ConfigError(f"no source of the mixture has tag {tag!r}{did_you_mean(tag, self._sources)}")
+        if isinstance(source, PlacedSource):
+            await source.ready()  # before that it may not know its tags
         return [self._ours(tag, task) for task in await source.next(_tag_within(source, tag), count)]
 
     async def fetch(self, ordinal: int) -> Task:
@@ -97,6 +97,13 @@ class MixtureSource:
         return but(task, ordinal=ordinal, tag=tag, name=f"{tag}/{task.name}" if task.name else "")
 
 
+def check_mixed(tags: Iterable[str]) -> None:
+    """Refuse tags that a position could not tell apart."""
+    for tag in tags:
+        if BETWEEN in check_tag(tag):
+            raise ConfigError(f"tag {tag!r} of a mixture must not have a {BETWEEN} in it")
+
+
 def _tag_within(source: TaskSource, tag: str) -> str:
     """What a source calls its tasks that the mixture knows by a tag."""
     if isinstance(source, Tagged) and len(source.tags) == 1:
@@ -114,7 +121,7 @@ class BlendSource(PlacedSource):
         if not sources:
             raise ConfigError("a blend needs at least one source")
         self._sources = dict(sources)
-        self._strides = _strides(sources, weights or {})
+        self._strides = strides_of(sources, weights or {})
         self._tag = check_tag(tag)
 
     @property
@@ -221,7 +228,7 @@ class Interleaving:
         return rank
 
 
-def _strides(sources: Mapping[str, object], weights: Mapping[str, float]) -> list[int]:
+def strides_of(sources: Mapping[str, object], weights: Mapping[str, float]) -> list[int]:
     for name, weight in weights.items():
         if name not in sources:
             raise ConfigError(f"weights has {name!r}, the blend does not{did_you_mean(name, sources)}")

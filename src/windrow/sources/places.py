@@ -7,7 +7,7 @@ something else is refused instead of giving other tasks.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 from windrow.errors import ConfigError
@@ -112,8 +112,11 @@ class PlacedSource(ABC):
                 )
 
     def _check_tag(self, tag: str) -> None:
-        if tag not in self.tags:
-            raise ConfigError(f"no task in {self.what} has tag {tag!r}{did_you_mean(tag, self.tags)}")
+        if tag in self.tags:
+            return
+        if [*self.tags] == [""]:
+            raise ConfigError(f"no task in {self.what} has tag {tag!r}; they have no tag, give them one")
+        raise ConfigError(f"no task in {self.what} has tag {tag!r}{did_you_mean(tag, self.tags)}")
 
 
 def check_position(position: Mapping[str, object]) -> None:
@@ -133,6 +136,16 @@ def check_tag(tag: str) -> str:
     if tag.startswith(MARK):
         raise ConfigError(f"tag {tag!r} must not begin with {MARK}; call it {tag.lstrip(MARK)!r}")
     return tag
+
+
+def check_tags(tags: Iterable[str]) -> list[str]:
+    """Such tags, each of them once."""
+    found: list[str] = []
+    for tag in tags:
+        if tag in found:
+            raise ConfigError(f"tag {tag!r} is given twice; give each once")
+        found.append(check_tag(tag))
+    return found
 
 
 def only_tag(source: PlacedSource, what: str) -> str:

@@ -5,8 +5,9 @@ Promises: what is read back equals what was written: tokens, log-probabilities, 
 comes back as a list, a scalar of numpy as the number it equals; objects of other classes are refused by name. Nothing
 is pickled and nothing that is read is executed.
 
-A file only grows. Every record carries a checksum; one that was cut off by a crash can only be the last: readers leave
-it out and say so, and whoever writes on removes it first. Damage anywhere else is an error, never a shorter file.
+A file only grows. Every record carries a checksum; one that was cut off by a crash has nothing behind it but zeros, if
+anything: readers leave that out and say so, and whoever writes on removes it first. Damage anywhere else is an error,
+never a shorter file.
 """
 
 import fcntl
@@ -36,6 +37,8 @@ ARRAY = 1
 HEADER = struct.Struct("<III")
 """Before each record: its length, its checksum, and a checksum of these two."""
 LONGEST = 2**32 - 1
+PAGE = 4096
+"""Bytes that are looked at together where zeros are expected."""
 
 
 class Head(Value, frozen=True, kw_only=True, gc=True):
@@ -186,16 +189,18 @@ class Recording:
     def _is_torn(self, handle: int, at: int, size: int) -> bool:
         """Whether what stands here was never written to its end; a disk may leave zeros where nothing was written."""
         header = os.pread(handle, HEADER.size, at)
-        if len(header) < HEADER.size or not any(header):
+        if len(header) < HEADER.size:
             return True
+        if not _is_whole(header):
+            return _is_blank(handle, at + HEADER.size - 1, size)
         frame = self._frame(handle, at)
-        if frame.end != size:
-            return frame.end > size
-        return zlib.crc32(_between(handle, frame)) != frame.checksum
+        if frame.end > size:
+            return True
+        return _is_blank(handle, frame.end, size) and zlib.crc32(_between(handle, frame)) != frame.checksum
 
     def _frame(self, handle: int, at: int) -> Frame:
         header = os.pread(handle, HEADER.size, at)
-        if len(header) < HEADER.size or zlib.crc32(header[:8]) != HEADER.unpack(header)[2]:
+        if len(header) < HEADER.size or not _is_whole(header):
             raise DataError(f"{self.path} is damaged at byte {at}; what stands before it can be read")
         length, checksum, _ = HEADER.unpack(header)
         return Frame(at, at + HEADER.size + length, checksum)
@@ -205,6 +210,15 @@ class Recording:
         if zlib.crc32(data) != frame.checksum:
             raise DataError(f"{self.path} is damaged at byte {frame.begin}; what stands before it can be read")
         return data
+
+
+def _is_whole(header: bytes) -> bool:
+    return bool(zlib.crc32(header[:8]) == HEADER.unpack(header)[2])
+
+
+def _is_blank(handle: int, begin: int, end: int) -> bool:
+    """Whether there are only zeros from here to there, if anything."""
+    return not any(any(os.pread(handle, min(PAGE, end - at), at)) for at in range(begin, end, PAGE))
 
 
 def _between(handle: int, frame: Frame) -> bytes:

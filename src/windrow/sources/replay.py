@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, DataError
 from windrow.sources.files import find_files
 from windrow.sources.places import MARK, PlacedSource, check_passes, check_tag, mark_of
 from windrow.sources.recordings import Head, Recording
@@ -51,8 +51,7 @@ class ReplaySource(PlacedSource):
         is_file = isinstance(played, str | os.PathLike)
         super().__init__(f"recording {played}" if is_file else "the list of trajectories")
         check_passes(passes, "a recording")
-        if min_score > max_score:
-            raise ConfigError(f"min_score must not be above max_score, got {min_score} and {max_score}")
+        check_bounds(min_score, max_score)
         self._played = _opened(played)
         self._bounds = min_score, max_score
         self._passes = passes
@@ -92,7 +91,11 @@ class ReplaySource(PlacedSource):
         if self._picked:
             return
         low, high = self._bounds
-        meant = {key: story for key, story in _stories(self._played.heads()).items() if low <= story.mean <= high}
+        try:
+            stories = _stories(self._played.heads())
+        except DataError as error:
+            raise ConfigError(f"{self.what} cannot be played: {error}") from error
+        meant = {key: story for key, story in stories.items() if low <= story.mean <= high}
         if not meant:
             raise ConfigError(f"{self.what} has no task with a mean score from {low:g} to {high:g}")
         picked: dict[str, array[int]] = {}
@@ -104,6 +107,11 @@ class ReplaySource(PlacedSource):
         }
         self._mark = mark_of(self._shuffle_seed, *meant)
         self._picked = picked
+
+
+def check_bounds(min_score: float, max_score: float) -> None:
+    if not min_score <= max_score:
+        raise ConfigError(f"min_score must not be above max_score, got {min_score} and {max_score}")
 
 
 def _opened(played: str | os.PathLike[str] | Iterable[Trajectory]) -> Played:

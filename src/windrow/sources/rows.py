@@ -215,7 +215,7 @@ class RowSource(PlacedSource):
 
     def _is_meant(self, row: Row) -> bool:
         choice = self._choice
-        if any(row[column] != value for column, value in choice.where.items()):
+        if not all(_is_same(row[column], value) for column, value in choice.where.items()):
             return False
         if not choice.held_out:
             return True
@@ -237,6 +237,11 @@ class RowSource(PlacedSource):
         if choice.held_out:
             words.append(f"{choice.split} with held_out {choice.held_out:g}")
         return " and ".join(words)
+
+
+def _is_same(found: object, wanted: str | float) -> bool:
+    """Equal, and both of them flags or neither: to Python, true is 1."""
+    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
 
 
 def _share_of(payload: Row) -> float:

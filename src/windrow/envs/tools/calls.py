@@ -84,7 +84,16 @@ def _call(decoded: Any) -> Found:  # noqa: ANN401 -- any JSON
 
 
 def _looks_like_a_call(body: str) -> bool:
-    return '"name"' in body and any(f'"{key}"' in body for key in ARGUMENTS)
+    if '"name"' not in body or not any(f'"{key}"' in body for key in ARGUMENTS):
+        return False
+    decoded = _decoded(body.strip())
+    if isinstance(decoded, Unreadable):
+        return True
+    return any(_has_the_keys(each) for each in (decoded if isinstance(decoded, list) else [decoded]))
+
+
+def _has_the_keys(decoded: object) -> bool:
+    return isinstance(decoded, dict) and "name" in decoded and any(key in decoded for key in ARGUMENTS)
 
 
 def _unfenced(body: str) -> str:

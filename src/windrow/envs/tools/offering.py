@@ -1,7 +1,8 @@
 """Any environment, with tools beside it.
 
 Promises: the tools stand in the first observation; an action that calls some is answered by them and the environment
-does not see it; any other action is the environment's. What was opened for an episode is closed with it.
+does not see it; any other action is the environment's, and so is a call of a tool that it offers itself. What was
+opened for an episode is closed with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from windrow.envs.plain import PlainEnv, as_messages, lend_skills
 from windrow.envs.protocol import Briefing, Env, EnvFactory, Observation, Step
-from windrow.envs.tools.calls import Found, Parse, Unreadable, find_calls
+from windrow.envs.tools.calls import Call, Found, Parse, Unreadable, find_calls, write_call
 from windrow.envs.tools.functions import ToolFunction, as_tool
-from windrow.envs.tools.toolbox import MAX_CHARS, Answered, OnError, Toolbox, Usable
+from windrow.envs.tools.toolbox import MAX_CHARS, OnError, Toolbox, Usable
 from windrow.errors import ConfigError
-from windrow.text import Message
+from windrow.text import Message, Tool
 from windrow.trajectory import Task
 from windrow.types import Value, but
 
@@ -92,6 +93,7 @@ class ToolEnv:
         """The environment itself."""
         self._offer = offer
         self._box = Toolbox([])
+        self._theirs: set[str] = set()  # all and only the tools that the environment offers itself
         self._calls = 0
         self._open = AsyncExitStack()
         lend_skills(self.inner, self)
@@ -100,11 +102,16 @@ class ToolEnv:
         first = await self.inner.start(task)
         self._box = Toolbox(await self._opened(), self._offer.on_error, self._offer.max_chars)
         own = first.tools if isinstance(first, Briefing) else ()
+        self._theirs = _names(own)
+        for name in self._theirs & _names(self._box.schemas):
+            raise ConfigError(f"two tools are called {name}, one is the environment's own; give the other another name")
         return Briefing(as_messages(first), (*own, *self._box.schemas))
 
     async def step(self, action: str) -> Step:
         found = self._offer.parse(action)
-        return await self._answered(found) if found else await self.inner.step(action)
+        if all(self._is_theirs(each) for each in found):
+            return await self.inner.step(action)
+        return await self._answered(found)
 
     async def close(self) -> None:
         try:
@@ -135,21 +142,41 @@ class ToolEnv:
         reward = 0.0
         info: dict[str, Any] = {}
         for each in found:
-            answered = await self._answer(each)
-            step = answered.step
-            messages.append(answered.message)
-            reward += step.reward + self._offer.reward_per_call
+            step = await self._answer(each)
+            messages.extend(as_messages(step.observation))
+            reward += step.reward
             info |= step.info
             if step.terminated or step.truncated:
                 return but(step, observation=tuple(messages), reward=reward, info=info)
         return Step(observation=tuple(messages), reward=reward, info=info)
 
-    async def _answer(self, found: Found) -> Answered:
+    async def _answer(self, found: Found) -> Step:
+        if isinstance(found, Call) and self._is_theirs(found):
+            return await self.inner.step(write_call(found.name, **found.arguments))
         self._calls += 1
         most = self._offer.max_calls
         if most is not None and self._calls > most:
             found = Unreadable(f"no calls left of {most}; answer without a tool")
-        return await self._box.answer(found)
+        paid = self._offer.reward_per_call
+        if isinstance(found, Unreadable):
+            paid = min(paid, 0.0)  # what is no call may cost, and is not paid for
+        answered = await self._box.answer(found)
+        return but(answered.step, observation=(answered.message,), reward=answered.step.reward + paid)
+
+    def _is_theirs(self, found: Found) -> bool:
+        return isinstance(found, Call) and found.name in self._theirs
+
+
+def _names(tools: Sequence[Tool]) -> set[str]:
+    """What they are called; one of an environment may be anything."""
+    names = set()
+    for tool in tools:
+        match tool:
+            case {"function": {"name": str(name)}}:
+                names.add(name)
+            case _:
+                pass
+    return names
 
 
 def _usable(given: object) -> ToolFunction | ToolSource:
