@@ -334,6 +334,7 @@ class Book:
         elif not lane.settings.ahead and not any(want.mode == event.mode for want in self.waiting.values()):
             self._drop(group, "cancelled")
         elif event.task and event.task in self.dead:
+            self._note(failed=True)
             self._drop(group, "poisoned")
 
     def source_ended(self, event: e.SourceEnded) -> None:

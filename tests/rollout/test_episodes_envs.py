@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from tests.rollout.kit import Rig, played
-from tests.rollout.toys import Echo, EnvLog, Slow
+from tests.rollout.toys import Breaking, Echo, EnvLog, Slow
 
 from windrow.envs.protocol import Briefing, Observation, Step, deadline
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, Refused
 from windrow.rollout.config import EnvManagerConfig
 from windrow.rollout.env_config import TagConfig
+from windrow.sources.lists import ListSource
 from windrow.text import ByteCodec, Message
 from windrow.trajectory import Task, Trajectory
 
@@ -147,6 +148,40 @@ class NoStart:
         return ""
 
 
+class Ordinary(NoStart):
+    def start(self, task: Task) -> str:
+        return ""
+
+
+class NeverClosed:
+    async def start(self, task: Task) -> str:
+        return ""
+
+    async def step(self, action: str) -> Step:
+        return Step()
+
+
+class Sized(NeverClosed):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    async def close(self) -> None: ...
+
+
+async def alone(task: Task, policy: Any) -> float:
+    return 1.0
+
+
+@played
+async def test_an_endless_source_with_nothing_but_quarantined_tasks_ends_in_words():
+    """Two tasks that always fail, again and again: fewer failures than the breaker looks at, and yet it opens."""
+    source = ListSource((Task(ordinal=0, seed=seed) for seed in range(2)), passes=None)
+    rig = Rig(config={"breaker_share": 0.5, "env_retries": 1, "retry_after_s": 0.0})
+    val = rig.join("val", Breaking, tasks=source, group_size=1)
+    with pytest.raises(Refused, match=r"64 of the last 64 attempts failed; the first: .*KeyError: 'the door'"):
+        await rig.batch(n=4, of=val)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -157,6 +192,11 @@ class NoStart:
             "unknown argument 'size' of environment 'guess'; known are turns",
         ),
         ({"env": "sokoban", "env_args": {"size": 3}}, "sokoban"),
+        ({"env": Ordinary}, "Ordinary.start is an ordinary function; write async def start"),
+        ({"env": NeverClosed}, "NeverClosed has no close, so it is no environment; write async def close"),
+        ({"env": Sized}, "Sized cannot be made with env_args {}: missing a required argument: 'size'"),
+        ({"env": alone}, r"env is the function alone, which plays by itself; give windrow.agent\(alone\)"),
+        ({"env": "nim.py:Nim"}, "environment 'nim.py:Nim' is none of ours; one of your own is given in Python"),
         ({"env": 3}, "env must be a name or something that makes an environment, got 3"),
         ({"tags": {"a": TagConfig()}, "step_timeout_s": 3.0}, "step_timeout_s stands beside tags"),
     ],

@@ -65,7 +65,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     cluster = make_cluster(file)
     config = file.rollout
     scheduler = RolloutScheduler(config, config.train_env_manager, cluster.resource_manager, cluster, "train")
-    out.say(f"{len(cluster.workers)} engines")  # models are made here, where Ctrl-C is heard at once
+    count = len(cluster.workers)
+    out.say(
+        f"{count} engine{'s' if count > 1 else ''}, {config.train_env_manager.slots} episodes at once"
+    )  # models are made here, where Ctrl-C is heard at once
     return asyncio.run(_collect(scheduler, file, out))
 
 
@@ -135,6 +138,10 @@ def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> i
             "ledger": ledger_json(ledgers),
         }
     )
+    failed = sum(ledger.attempts.dropped.get("failed", 0) for ledger in ledgers.values())
+    if not collected.trajectories and failed:
+        out.warn(f"nothing was collected, because {failed} attempts failed")
+        return 1
     return 1 if missing else 0
 
 

@@ -13,7 +13,7 @@ from windrow.core.books import Books, Lane
 from windrow.core.commands import FetchTask
 from windrow.core.events import SourceEnded, SourceOpened, TaskArrived
 from windrow.core.groups import Group, Rank
-from windrow.core.lifecycle import drop_group, grant
+from windrow.core.lifecycle import drop_group, grant, note_failure
 from windrow.errors import IllegalEvent
 
 
@@ -88,6 +88,7 @@ def _place(books: Books, lane: Lane, group: Group) -> None:
         drop_group(books, group, "cancelled")  # whoever it was asked for no longer waits
     elif letter is not None:
         letter.refused += 1
+        note_failure(books, f"{group.task!r} is quarantined: {letter.why}")  # if nothing else comes, that must be said
         drop_group(books, group, "poisoned")
     else:
         books.requeue(lane, group)

@@ -2,7 +2,8 @@
 
 Promises: a failure is never a score. Each kind of blame has its own budget per group; a task that uses up the budget of
 its environment or reward, or is itself at fault, is quarantined and never played again until it is pardoned. When a
-share of the last attempts has failed that no single task explains, the breaker opens with the first cause.
+share of the last attempts has failed that no single task explains, the breaker opens with the first cause; a task that
+comes again and is turned away counts as one of them, so that a source with nothing else to give ends in words.
 """
 
 from windrow.core.groups import Group

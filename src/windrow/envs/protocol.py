@@ -41,7 +41,7 @@ Observation = str | Message | Sequence[Message] | Rewritten | Briefing
 """What the policy sees next. Text is a message by the user."""
 
 
-class Step(Value, frozen=True, kw_only=True, gc=True):
+class Step(Value, frozen=True, gc=True):
     """What an action led to."""
 
     observation: Observation = ""

@@ -159,6 +159,8 @@ SHIPPED: dict[str, Shipped] = {
 
 def describe(name: str) -> Shipped:
     """The shipped environment of a name."""
+    if ":" in name:
+        raise ConfigError(f"environment {name!r} is none of ours; one of your own is given in Python: env=TheClass")
     if name not in SHIPPED:
         raise ConfigError(f"unknown environment {name!r}{did_you_mean(name, SHIPPED)}")
     return SHIPPED[name]

@@ -1,5 +1,6 @@
 """The settings of one kind of environment: what it is, where it lives, how long it may take, what scores it."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
@@ -90,11 +91,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         env: object = self.env
         if not callable(env) and not isinstance(env, str):
             raise ConfigError(f"env must be a name or something that makes an environment, got {env!r}")
-        if isinstance(env, type) and "start" not in dir(env):
-            raise ConfigError(
-                f"{env.__name__} has no start, so it is no environment; "
-                f"a class with reset and step becomes one by windrow.plain({env.__name__})"
-            )
+        _check_maker(env, self.env_args)
         if isinstance(self.reward, type):
             raise ConfigError(
                 f"reward is the class {self.reward.__name__}; give an object of it: {self.reward.__name__}()"
@@ -152,6 +149,31 @@ def check_names(reward: str | Mapping[str, float]) -> None:
     for name in [reward] if isinstance(reward, str) else reward:
         if name not in SHIPPED:
             raise ConfigError(f"unknown reward {name!r}{did_you_mean(name, SHIPPED)}")
+
+
+def _check_maker(env: object, args: Mapping[str, object]) -> None:
+    """Refuse what cannot make an environment, as far as that can be seen without making one."""
+    if inspect.iscoroutinefunction(env):
+        raise ConfigError(
+            f"env is the function {env.__name__}, which plays by itself; give windrow.agent({env.__name__})"
+        )
+    if not isinstance(env, type):
+        return
+    if "start" not in dir(env):
+        raise ConfigError(
+            f"{env.__name__} has no start, so it is no environment; "
+            f"a class with reset and step becomes one by windrow.plain({env.__name__})"
+        )
+    for name in ("start", "step", "close"):
+        method = inspect.getattr_static(env, name, None)
+        if method is None:
+            raise ConfigError(f"{env.__name__} has no {name}, so it is no environment; write async def {name}")
+        if inspect.isfunction(method) and not inspect.iscoroutinefunction(method):
+            raise ConfigError(f"{env.__name__}.{name} is an ordinary function; write async def {name}")
+    try:
+        inspect.signature(env).bind(**args)
+    except TypeError as error:
+        raise ConfigError(f"{env.__name__} cannot be made with env_args {dict(args)!r:.80}: {error}") from error
 
 
 def _check_weights(weights: Mapping[str, object]) -> None:

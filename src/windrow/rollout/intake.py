@@ -26,6 +26,11 @@ from windrow.types import Failed, Mode
 
 log = logging.getLogger(__name__)
 
+LAST_LINES = 3
+"""Tracebacks that end alike are the same mistake."""
+MOST_TRACES = 100
+"""Different ones that are told; more would tell nothing."""
+
 
 class Intake:
     """Where news arrive."""
@@ -41,6 +46,7 @@ class Intake:
         self._tell = tell
         self._lose_engine = lose_engine
         self._meters = meters
+        self._told: set[str] = set()  # all and only the tracebacks that were logged, by their ends
 
     def take(self, news: News) -> None:
         """Let the machine know."""
@@ -92,8 +98,16 @@ class Intake:
     def _broken(self, news: Broken) -> None:
         failed = news.outcome
         facts = {"attempt": str(news.attempt), "blame": failed.blame, "why": failed.why}
-        log.warning("attempt failed: %s", f"{failed.why}\n{failed.trace}".rstrip(), extra=facts)
+        log.warning("attempt failed: %s%s", failed.why, self._new_trace(failed), extra=facts)
         mode = self._dispatch.shelf.mode(news.attempt.group)
         if mode is not None:
             self._meters[mode].count("attempt/failed_total", part=failed.blame)
         self._tell(AttemptEnded(news.attempt, failed))
+
+    def _new_trace(self, failed: Failed) -> str:
+        """Where it came from, unless that was told before."""
+        end = "\n".join(failed.trace.rstrip().splitlines()[-LAST_LINES:])
+        if not end or end in self._told or len(self._told) >= MOST_TRACES:
+            return ""
+        self._told.add(end)
+        return f"\n{failed.trace.rstrip()}"
