@@ -62,7 +62,7 @@ def test_a_gauge_is_its_last_value():
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_is_named_by_stage_and_says_what_it_is(name: str):
     stage, _, what = name.partition("/")
-    assert stage in ("batch", "episode", "attempt", "group", "engine")
+    assert stage in ("batch", "episode", "reward", "attempt", "group", "engine")
     assert what
     assert METRICS[name].what
     assert (METRICS[name].kind == "counter") == name.endswith("_total")
