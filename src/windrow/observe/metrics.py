@@ -11,8 +11,9 @@ from windrow.errors import InternalError
 from windrow.nearest import did_you_mean
 from windrow.types import Value
 
-Kind = Literal["counter", "gauge", "spread"]
-"""A sum since the last look; the last value; mean and maximum of what was observed since the last look."""
+Kind = Literal["counter", "gauge", "spread", "share"]
+"""A sum since the last look; the last value; mean and maximum of what was observed since the last look; the share of
+those observed since then of which something is true."""
 
 
 class Metric(Value, frozen=True):
@@ -37,6 +38,10 @@ def spread(name: str, what: str, label: str = "") -> Metric:
     return Metric(name, "spread", what, label)
 
 
+def share(name: str, what: str, label: str = "") -> Metric:
+    return Metric(name, "share", what, label)
+
+
 METRICS = {
     metric.name: metric
     for metric in (
@@ -48,6 +53,8 @@ METRICS = {
         spread("batch/lag_versions", "age of each group when it was handed out"),
         spread("episode/score", "score of each trajectory"),
         spread("episode/score_by_tag", "the same, if there are several tags", "tag"),
+        share("episode/success", "trajectories that scored success_at or more"),
+        share("episode/success_by_tag", "the same, if there are several tags", "tag"),
         spread("episode/turns", "turns of each trajectory"),
         spread("episode/policy_tokens", "sampled tokens of each trajectory"),
         spread("episode/seconds", "time from the lease to the end"),
@@ -81,6 +88,7 @@ class Meter:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._spreads: dict[str, tuple[int, float, float]] = {}
+        self._shares: dict[str, tuple[int, int]] = {}
 
     def count(self, name: str, value: float = 1, part: str = "") -> None:
         """Add to a counter."""
@@ -98,13 +106,21 @@ class Meter:
             number, total, most = self._spreads.get(key, (0, 0.0, value))
             self._spreads[key] = (number + 1, total + value, max(most, value))
 
+    def judge(self, name: str, verdicts: Iterable[bool], part: str = "") -> None:
+        """Add to a share."""
+        key = self._key(name, "share", part)
+        for verdict in verdicts:
+            number, so = self._shares.get(key, (0, 0))
+            self._shares[key] = (number + 1, so + bool(verdict))
+
     def look(self) -> dict[str, float]:
         """Everything since the last look, as plain numbers; begins anew."""
         found = dict(self._sums)
+        found |= {key: so / number for key, (number, so) in self._shares.items()}
         for key, (number, total, most) in self._spreads.items():
             found[f"{key}/mean"] = total / number
             found[f"{key}/max"] = most
-        self._sums, self._spreads = {}, {}
+        self._sums, self._spreads, self._shares = {}, {}, {}
         return dict(sorted(found.items()))
 
     def _key(self, name: str, kind: Kind, part: str) -> str:

@@ -1,0 +1,1 @@
+"""What remains of a run when its process is gone: the run folder and its checkpoints."""
