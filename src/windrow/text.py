@@ -2,27 +2,38 @@
 
 Promises: a new message is rendered once, when it comes; what is already tokens is never rendered again. What the policy
 sampled is taken as it is: the closing of its message is added only as far as the policy has not sampled it itself.
-A codec may be used by several threads.
+A codec may be used by several threads. Short messages that come again, as those of siblings and of small games do, are
+the same tokens without being rendered again; whoever gets tokens may not write to them.
 """
 
 import copy
 import json
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, blame
 from windrow.requests import Tokens
 from windrow.types import Value
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 ASK, ANSWER = "user", "assistant"
 PLACE = "\ue000windrow\ue000"
 """Stands for an answer while a template is rendered; no text contains it."""
+
+PLAIN_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""What a folder names whose tokenizer is all in its `tokenizer.json`."""
+
+REMEMBERED = 8192
+"""Renderings that a codec keeps of each kind, the latest used ones."""
+LONGEST_REMEMBERED = 2000
+"""Characters; longer messages seldom come again and would fill the memory."""
 
 HOW_TO_CALL = 'to use a tool write <tool_call>{"name": ..., "arguments": {...}}</tool_call>; these exist:'
 """For models whose template says nothing of tools."""
@@ -62,6 +73,10 @@ class Codec(Protocol):
         """What comes after a sampled response: the rest of its closing, new messages, and where the policy speaks."""
         ...
 
+    def encode(self, text: str) -> Tokens:
+        """Plain text as tokens, without anything added."""
+        ...
+
     def decode(self, tokens: Tokens) -> str:
         """The text of some tokens, without those that only end a message."""
         ...
@@ -81,6 +96,9 @@ class ByteCodec:
         closing = [] if len(response) and response[-1] == self.END else [self.END]
         return np.concatenate([np.array(closing, np.int32), self.begin(messages)])
 
+    def encode(self, text: str) -> Tokens:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
     def decode(self, tokens: Tokens) -> str:
         return bytes(token for token in tokens.tolist() if token < self.END).decode("utf-8", "replace")
 
@@ -91,6 +109,9 @@ class ChatCodec:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = copy.deepcopy(tokenizer)  # nobody else may use it at the same time
         self._lock = threading.Lock()
+        self._ids = _way_to_ids(self._tokenizer)
+        self._known_begin = lru_cache(REMEMBERED)(self._made_begin)
+        self._known_after = lru_cache(REMEMBERED)(self._made_after)
         self._has_template = tokenizer.chat_template is not None
         if tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no eos_token, so nothing says where a message ends; set one")
@@ -112,23 +133,12 @@ class ChatCodec:
         return self._stops
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Tokens:
-        with self._lock:
-            if not self._has_template:
-                return self._encode(_lines(_told_of(tools, messages)))
-            bare = self._render([*map(_as_dict, messages)])
-            if not tools:
-                return self._encode(bare)
-            offered = self._render([*map(_as_dict, messages)], tools=tools)
-            if offered == bare:  # the template knows nothing of tools
-                offered = self._render([*map(_as_dict, _told_of(tools, messages))])
-            return self._encode(offered)
+        said = tuple(messages)
+        return self._made_begin(said, tools) if tools or _is_long(said) else self._known_begin(said)
 
     def extend(self, response: Tokens, messages: Sequence[Message]) -> Tokens:
-        with self._lock:
-            if self._has_template:
-                after = self._encode(self._after_an_answer(messages))
-            else:
-                after = np.concatenate([self._closing, self._encode(_lines(messages))])
+        said = tuple(messages)
+        after = self._made_after(said) if _is_long(said) else self._known_after(said)
         return after[_overlap(response, after, len(self._closing)) :]
 
     def encode(self, text: str) -> Tokens:
@@ -140,6 +150,24 @@ class ChatCodec:
         ids = tokens.tolist()
         with self._lock:
             return str(self._tokenizer.decode([token for token in ids if token not in self._stops]))
+
+    def _made_begin(self, messages: tuple[Message, ...], tools: Sequence[Tool] = ()) -> Tokens:
+        with self._lock:
+            if not self._has_template:
+                return self._encode(_lines(_told_of(tools, messages)))
+            bare = self._render([*map(_as_dict, messages)])
+            if not tools:
+                return self._encode(bare)
+            offered = self._render([*map(_as_dict, messages)], tools=tools)
+            if offered == bare:  # the template knows nothing of tools
+                offered = self._render([*map(_as_dict, _told_of(tools, messages))])
+            return self._encode(offered)
+
+    def _made_after(self, messages: tuple[Message, ...]) -> Tokens:
+        with self._lock:
+            if self._has_template:
+                return self._encode(self._after_an_answer(messages))
+            return _fixed(np.concatenate([self._closing, self._encode(_lines(messages))]))
 
     def _after_an_answer(self, messages: Sequence[Message], *, go_on: bool = True) -> str:
         """What the template puts between the end of an answer and the next one."""
@@ -157,10 +185,60 @@ class ChatCodec:
         return str(said)
 
     def _encode(self, text: str) -> Tokens:
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+        return _fixed(np.array(self._ids(text), np.int32))
 
     def _alone(self) -> Tokens:
         return np.array([self._end], np.int32)
+
+
+def read_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":
+    """The tokenizer in a folder, exactly as it was saved.
+
+    For some kinds of models transformers puts its own class in place of a plain one that the folder names, with other
+    tokens and other rules, because many folders name the wrong one; ours name the right one.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    with blame(ConfigError, f"tokenizer in {folder} cannot be read"):
+        settings = folder / "tokenizer_config.json"
+        named = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class") if settings.is_file() else None
+        if named in PLAIN_CLASSES:
+            return cast(
+                "PreTrainedTokenizerFast", PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            )
+        return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder, local_files_only=True))
+
+
+def _way_to_ids(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], list[int]]:
+    """What makes token ids of text: the tokenizer's fast core where it has one that says the same.
+
+    Its wrapping takes as long again, and hands the interpreter to other threads at every call.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    def wrapped(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return wrapped
+    sample = f" Hello, wörld\n{''.join(tokenizer.all_special_tokens)} 12 "
+    said = wrapped(sample)  # which also settles what may be cut off and filled up: nothing
+    core = tokenizer.backend_tokenizer
+
+    def bare(text: str) -> list[int]:
+        return list(core.encode(text, add_special_tokens=False).ids)
+
+    return bare if bare(sample) == said else wrapped
+
+
+def _fixed(tokens: Tokens) -> Tokens:
+    """The same, to be read only: others may get them too."""
+    tokens.flags.writeable = False
+    return tokens
+
+
+def _is_long(messages: tuple[Message, ...]) -> bool:
+    return sum(len(message.content) for message in messages) > LONGEST_REMEMBERED
 
 
 def _overlap(response: Tokens, after: Tokens, most: int) -> int:

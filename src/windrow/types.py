@@ -7,14 +7,15 @@ neither ever refers to itself, so the garbage collector need not look at them.
 Nothing here decides, waits or computes.
 """
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 __all__ = [
     "CAUSE_OF", "MODES", "AttemptId", "Blame", "Cause", "Failed", "Finished", "How", "Meta", "Mode", "Outcome",
-    "Reason", "Record", "Value", "but", "checked", "from_bytes", "from_json", "to_bytes", "to_json",
+    "Reason", "Record", "Value", "but", "checked", "from_bytes", "from_json", "from_plain", "to_bytes", "to_json",
+    "to_plain",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -115,6 +116,19 @@ def from_bytes(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+def to_plain(value: object) -> Any:  # noqa: ANN401 -- whatever it is made of
+    """The same as dicts, lists, text and numbers, for files that people read."""
+    return msgspec.to_builtins(value)
+
+
+def from_plain(plain: object, kind: type[T]) -> T:
+    """The value that `to_plain` took apart, checked against `kind`; raises ValueError if it is none."""
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
 

@@ -7,6 +7,7 @@ sampled while the gate is closed, but by requests that are drained; a chunk hold
 exactly once, and a withdrawn one never again says a word.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -140,15 +141,18 @@ class Batcher:
 
     def step(self) -> None:
         """Let in whoever may run, and sample."""
-        while self._gate is None and self.waiting and not self.running.is_full:
+        coming: list[Turn] = []
+        while self._gate is None and self.waiting and len(coming) < self.running.room:
             turn = self.waiting[0]
             if turn.request.room <= 0:
                 self._end(turn, "length")
                 continue
-            self.waiting.popleft()
-            self.running.seat(turn)
+            coming.append(self.waiting.popleft())
+        self.running.seat_all(coming)
         if len(self.running):
+            began = time.perf_counter()
             self.running.step()
+            self.running.counters.busy_s += time.perf_counter() - began
         self._tell_if_quiet()
 
     def _turns(self) -> list[Turn]:

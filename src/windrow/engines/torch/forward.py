@@ -17,6 +17,12 @@ from windrow.engines.torch.store import KvStore
 PREFILL_TOKENS = 512
 """Tokens of prompts in one forward, beside one token per slot; bounds how long running requests wait."""
 
+MOST_PREFILL_TOKENS = 8192
+"""The same for a model so small that a forward costs more for being one than for its tokens."""
+
+PREFILL_WORK = 1 << 31
+"""Parameters times tokens that such a forward may have: less than a second of the slowest processor."""
+
 FIXED_PREFILL_TOKENS = 32
 """The same where every forward has one shape and pays for all of them."""
 
@@ -35,6 +41,8 @@ class Forward:
         self._fixed = fixed
         self._kept = _rounded(store.slots)
         self._tokens = _rounded(store.slots + FIXED_PREFILL_TOKENS)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._prefill = max(PREFILL_TOKENS, min(PREFILL_WORK // max(parameters, 1), MOST_PREFILL_TOKENS))
         self._device = model.device  # asking a model costs more than a matrix product of a small one
         self._dtype = model.dtype
         self._march = March(
@@ -45,7 +53,7 @@ class Forward:
 
     def spare(self, rows: int) -> int:
         """Tokens that one forward takes beside one for each of so many slots."""
-        return self._tokens - rows if self._fixed else PREFILL_TOKENS
+        return self._tokens - rows if self._fixed else self._prefill
 
     def run(self, tokens: np.ndarray, done: Numbers, counts: Numbers | None = None) -> Tensor:
         """Feed `counts[i]` tokens (None: one) of slot `i` from its place `done[i]` on; gives logits after the last."""

@@ -46,10 +46,6 @@ class Running:
     def __len__(self) -> int:
         return self._slots.busy
 
-    @property
-    def is_full(self) -> bool:
-        return self._slots.busy == self._slots.count
-
     def turns(self) -> list[Turn]:
         return [turn for turn in self._slots.turns if turn is not None]
 
@@ -57,12 +53,26 @@ class Running:
         """Whether the promise of a deterministic engine can be kept here."""
         return self._forward.alike()
 
-    def seat(self, turn: Turn) -> None:
-        """Let a request run from the next step on."""
+    @property
+    def room(self) -> int:
+        """How many more may run."""
+        return self._slots.count - self._slots.busy
+
+    def seat_all(self, turns: Sequence[Turn]) -> None:
+        """Let requests run from the next step on, as many as there is room for."""
+        going_on = self._slots.continued(turns)
+        if going_on:
+            limits = [self._limit(turn) for _, turn in going_on]
+            self.counters.prefix_tokens_reused += self._slots.go_on(going_on, limits)
+        for turn in turns:
+            if turn.slot < 0:
+                self._seat(turn)
+
+    def _seat(self, turn: Turn) -> None:
         request, slots = turn.request, self._slots
         coming = slots.match(request.prompt, computed=False)
         sibling = slots.turns[coming.slot] if coming.slot >= 0 else None
-        reused = slots.seat(turn, min(request.prompt.size + request.room, self._limits.context_tokens))
+        reused = slots.seat(turn, self._limit(turn))
         self.counters.prefix_tokens_reused += reused
         if sibling is not None and coming.shared >= reused + WORTH_COPYING:
             turn.follows, turn.follows_until = sibling, coming.shared
@@ -236,9 +246,11 @@ class Running:
 
     def _part(self, ends: dict[Turn, bool], failed: dict[Turn, EngineError]) -> None:
         """Let go of those that ended or failed."""
-        for turn, stop in ends.items():
-            if turn not in failed:
-                self.end(turn, "stop" if stop else "length")
+        well = {turn: stop for turn, stop in ends.items() if turn not in failed}
+        for turn, stop in well.items():
+            turn.sink.put(self._chunk(turn.slot, "stop" if stop else "length"))
+        if well:
+            self._slots.leave(*(turn.slot for turn in well))
         for turn, error in failed.items():
             self.flush([turn.slot])
             self._slots.leave(turn.slot)
@@ -255,6 +267,10 @@ class Running:
             finish=finish,
             stale_cache=bool(slots.stale[slot] > 0),
         )
+
+    def _limit(self, turn: Turn) -> int:
+        """How many tokens its sequence may have."""
+        return min(turn.request.prompt.size + turn.request.room, self._limits.context_tokens)
 
     def _at(self, slot: int) -> Turn:
         turn = self._slots.turns[slot]

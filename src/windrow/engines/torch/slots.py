@@ -7,6 +7,8 @@ longest unused first. Whether two sequences begin alike is decided by comparing 
 Numbers are numpy arrays over all slots, so that a step looks at all of them at once.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from windrow.engines.torch.store import KvStore
@@ -39,6 +41,7 @@ ROW = np.dtype(
         ("min_p", np.float64),
         ("picky", np.bool_),  # not all tokens are allowed
         ("spells", np.bool_),  # has stop texts
+        ("family", np.int64),  # whose requests begin alike; 0 if nobody says
     ]
 )
 
@@ -84,6 +87,7 @@ class Slots:
         self.min_p = self._rows["min_p"]
         self.picky = self._rows["picky"]
         self.spells = self._rows["spells"]
+        self.family = self._rows["family"]
 
     def match(self, prompt: Tokens, *, computed: bool) -> Match:
         """The slot that shares most with a prompt: of what is in the store, or of all that it will have there."""
@@ -106,6 +110,35 @@ class Slots:
             at = end
         return best
 
+    def continued(self, turns: Sequence[Turn]) -> list[tuple[int, Turn]]:
+        """Turns that go on from where an idle slot of their family ended, each with that slot; no two with the same."""
+        found: dict[int, Turn] = {}
+        for turn in turns:
+            for slot in self._relatives(turn.family):
+                if slot not in found and self._goes_on(turn.request.prompt, slot):
+                    found[slot] = turn
+                    break
+        return [*found.items()]
+
+    def go_on(self, pairs: Sequence[tuple[int, Turn]], limits: Sequence[int]) -> int:
+        """Make turns running ones where `continued` found what they go on from; says how many tokens are reused."""
+        first, count = self.busy, len(pairs)
+        places = self._gathered([slot for slot, _ in pairs])
+        shared = 0
+        for place, (_, turn), limit in zip(places, pairs, limits, strict=True):
+            reused = min(int(self.done[place]), turn.request.prompt.size - 1)
+            self.done[place] = reused
+            self.stale[place] = min(int(self.stale[place]), reused)
+            self._write(place, turn, limit)
+            self._clock += 1
+            self.used[place] = self._clock
+            turn.slot = place
+            self.turns[place] = turn
+            shared += reused
+        self.busy = first + count
+        self.shift += 1
+        return shared
+
     def seat(self, turn: Turn, limit: int) -> int:
         """Make a turn a running one, on what it can use of the store; says how many tokens that is."""
         prompt = turn.request.prompt
@@ -120,25 +153,29 @@ class Slots:
         self._write(target, turn, limit)
         self._clock += 1
         self.used[target] = self._clock
-        self._swap(target, self.busy)
+        self._swap([target], [self.busy])
         turn.slot = self.busy
         self.turns[turn.slot] = turn
         self.busy += 1
         self.shift += 1
         return shared
 
-    def leave(self, slot: int) -> None:
-        """Make a running sequence an idle one."""
-        turn = self.turns[slot]
-        assert turn is not None
-        turn.slot = -1
-        turn.follows = None
-        self.turns[slot] = None
-        self._clock += 1
-        self.used[slot] = self._clock
-        self.busy -= 1
+    def leave(self, *slots: int) -> None:
+        """Make running sequences idle ones."""
+        left = self.busy - len(slots)
+        for slot in slots:
+            turn = self.turns[slot]
+            assert turn is not None
+            turn.slot = -1
+            turn.follows = None
+            self.turns[slot] = None
+            self._clock += 1
+            self.used[slot] = self._clock
         self.shift += 1
-        self._swap(slot, self.busy)
+        holes = [slot for slot in slots if slot < left]
+        stay = [slot for slot in range(left, self.busy) if self.turns[slot] is not None]
+        self.busy = left
+        self._swap(holes, stay)
 
     def forget_cache(self, slot: int) -> None:
         """Nothing that the store has of this slot is of use any more."""
@@ -150,6 +187,31 @@ class Slots:
         self.done[:] = 0
         self.stale[:] = 0
         self._rows[self.busy :] = np.zeros((), dtype=ROW)
+
+    def _relatives(self, family: int) -> list[int]:
+        """Idle slots of a family, those with most in the store first."""
+        if not family:
+            return []
+        rows = self.busy + np.flatnonzero(self.family[self.busy :] == family)
+        relatives: list[int] = rows[(-self.done[rows]).argsort(kind="stable")].tolist()
+        return relatives
+
+    def _goes_on(self, prompt: Tokens, slot: int) -> bool:
+        """Whether a prompt begins with all that the store has of a slot."""
+        done = int(self.done[slot])
+        if not 0 < done <= prompt.size or self.tokens[slot, done - 1] != prompt[done - 1]:
+            return False
+        return bool((self.tokens[slot, :done] == prompt[:done]).all())
+
+    def _gathered(self, idle: Sequence[int]) -> list[int]:
+        """Bring some idle slots together behind the busy ones; says where each is then."""
+        places = range(self.busy, self.busy + len(idle))
+        taken = set(idle)
+        away = [slot for slot in idle if slot not in places]
+        free = [place for place in places if place not in taken]
+        self._swap(away, free)
+        moved = dict(zip(away, free, strict=True))
+        return [moved.get(slot, slot) for slot in idle]
 
     def _vacant(self, found: Match) -> int:
         """Where a new sequence goes: on its own beginning if nothing else is lost by that, else the longest unused."""
@@ -175,6 +237,7 @@ class Slots:
         self.top_k[slot], self.top_p[slot], self.min_p[slot] = sampling.top_k, sampling.top_p, sampling.min_p
         self.cut[slot] = bool(sampling.top_k) or sampling.top_p < 1 or sampling.min_p > 0
         self.spells[slot] = turn.stop_window > 0
+        self.family[slot] = turn.family
         self.stops[slot] = -1
         self.stops[slot, : turn.stops.size] = turn.stops
         self._allow(slot, sampling.allowed_token_ids)
@@ -197,21 +260,24 @@ class Slots:
             missing = stops - self.stops.shape[1]
             self.stops = np.pad(self.stops, ((0, 0), (0, missing)), constant_values=-1)
 
-    def _swap(self, one: int, other: int) -> None:
-        """Exchange two slots with all that belongs to them."""
-        if one == other:
+    def _swap(self, ones: Sequence[int], others: Sequence[int]) -> None:
+        """Exchange pairs of slots with all that belongs to them; no slot is in two pairs."""
+        pairs = [(one, other) for one, other in zip(ones, others, strict=True) if one != other]
+        if not pairs:
             return
-        pair, crossed = [one, other], [other, one]
-        width = int(self.known[pair].max())
-        self._store.swap(one, other, int(self.done[pair].max()))
-        self._rows[pair] = self._rows[crossed]
-        self.tokens[pair, :width] = self.tokens[crossed, :width]
-        self.logprobs[pair, :width] = self.logprobs[crossed, :width]
-        self.stops[pair] = self.stops[crossed]
+        here = np.array([*(one for one, _ in pairs), *(other for _, other in pairs)])
+        there = np.roll(here, len(pairs))
+        width = int(self.known[here].max())
+        self._store.move(there, here, int(self.done[here].max()))
+        self._rows[here] = self._rows[there]
+        self.tokens[here, :width] = self.tokens[there, :width]
+        self.logprobs[here, :width] = self.logprobs[there, :width]
+        self.stops[here] = self.stops[there]
         if self.allowed is not None:
-            self.allowed[pair] = self.allowed[crossed]
-        self.turns[one], self.turns[other] = self.turns[other], self.turns[one]
-        for slot in pair:
-            turn = self.turns[slot]
-            if turn is not None:
-                turn.slot = slot
+            self.allowed[here] = self.allowed[there]
+        for one, other in pairs:
+            self.turns[one], self.turns[other] = self.turns[other], self.turns[one]
+            for slot in (one, other):
+                turn = self.turns[slot]
+                if turn is not None:
+                    turn.slot = slot

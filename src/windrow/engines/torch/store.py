@@ -8,6 +8,7 @@ It knows no tokens and no requests. The last row is a place for padding: it is w
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -67,17 +68,21 @@ class KvStore(Cache):
         self.keys = [self._longer(old) for old in self.keys]
         self.values = [self._longer(old) for old in self.values]
 
+    @property
+    def _device(self) -> torch.device:
+        return self.keys[0].device if self.keys else torch.device("cpu")
+
     def copy(self, source: int, target: int, begin: int, end: int) -> None:
         """Give a row the tokens from `begin` to `end` of another."""
         for store in (*self.keys, *self.values):
             store[target, :, begin:end] = store[source, :, begin:end]
 
-    def swap(self, one: int, other: int, length: int) -> None:
-        """Exchange two rows as far as `length`."""
+    def move(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+        """Give each of some rows what another has, as far as `length`; all are read before any is written."""
+        origin, goal = torch.from_numpy(sources).to(self._device), torch.from_numpy(targets).to(self._device)
         for store in (*self.keys, *self.values):
-            kept = store[one, :, :length].clone()
-            store[one, :, :length] = store[other, :, :length]
-            store[other, :, :length] = kept
+            reach = store[:, :, :length]
+            reach.index_copy_(0, goal, reach.index_select(0, origin))
 
     def wipe(self, row: int) -> None:
         """Forget a row for good: numbers that are not finite would shine through any mask."""

@@ -37,7 +37,7 @@ class Limits(Value, frozen=True, kw_only=True):
 class Turn:
     """A request that waits or is being sampled."""
 
-    __slots__ = ("follows", "follows_until", "request", "sink", "slot", "stop_window", "stops")
+    __slots__ = ("family", "follows", "follows_until", "request", "sink", "slot", "stop_window", "stops")
 
     def __init__(self, request: Request, sink: Sink, end_ids: tuple[int, ...]) -> None:
         self.request = request
@@ -45,6 +45,7 @@ class Turn:
         self.stops: Numbers = np.unique(np.array([*request.sampling.stop_token_ids, *end_ids], dtype=np.int64))
         longest = max((len(text.encode()) for text in request.sampling.stop), default=0)
         self.stop_window = longest + STOP_SLACK if longest else 0
+        self.family = hash(request.family) if request.family else 0  # only ever compared, in this process
         self.slot = -1
         self.follows: Turn | None = None  # a sibling that is computing what this one can copy soon
         self.follows_until = 0

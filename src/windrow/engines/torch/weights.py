@@ -19,9 +19,14 @@ from windrow.nearest import did_you_mean
 
 
 def checksum(model: PreTrainedModel) -> str:
-    """A word for all weights; those that share memory count once."""
+    """A word for all weights of a model; those that share memory count once."""
+    return checksum_of(model.state_dict())
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    """The word of a model that has exactly these weights, shared where these share memory."""
     digest = hashlib.sha256()  # processors have instructions for it
-    for names, tensor in sorted(_shared(model).items()):
+    for names, tensor in sorted(shared(tensors).items(), key=lambda item: item[0]):
         digest.update(f"{names} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         plain = tensor.detach().to("cpu").contiguous()
         digest.update(plain.view(-1).view(torch.uint8).numpy().data)  # a scalar has bytes only as a vector
@@ -38,7 +43,7 @@ def replace(model: PreTrainedModel, weights: Mapping[str, Tensor] | Path) -> Non
         if tensor.shape != own[name].shape:
             raise Refused(f"weights have {name} as {tuple(tensor.shape)}, the model as {tuple(own[name].shape)}")
     chosen = {}
-    for names, tensor in _shared(model).items():
+    for names, tensor in shared(own).items():
         found = [name for name in names if name in given]
         if not found:
             raise Refused(f"weights lack {names[0]}; send all {len(own)} tensors of the model's state_dict")
@@ -64,13 +69,12 @@ def read(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def _shared(model: PreTrainedModel) -> dict[tuple[str, ...], Tensor]:
+def shared(tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], Tensor]:
     """Each piece of memory once, under all its names."""
     names: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-    own = model.state_dict()
-    for name, tensor in own.items():
+    for name, tensor in tensors.items():
         names.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append(name)
-    return {tuple(sorted(same)): own[same[0]] for same in names.values()}
+    return {tuple(sorted(same)): tensors[same[0]] for same in names.values()}
 
 
 def _check_tied(one: str, first: Tensor, other: str, second: Tensor) -> None:

@@ -1,0 +1,48 @@
+"""The roles of a run in this process; `team.Trainers` has the same in processes of their own."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from windrow.train.config import TrainConfig
+from windrow.train.roles import Actor, Critic, Reference
+from windrow.train.weights import LocalWeights, Number, Packed, engine_weights
+
+
+class Roles(Protocol):
+    """Those who have weights in a run."""
+
+    actor: Actor
+    reference: Reference | None
+    critic: Critic | None
+
+    def pack(self, version: int) -> Packed:
+        """The actor's weights as they are now, for engines."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """The same as plain tensors, in the numbers in which they are trained."""
+        ...
+
+    def close(self) -> None:
+        """End whatever was started; a second call does nothing."""
+        ...
+
+
+class LocalTrainers:
+    """An actor, and whoever its estimator and its loss need; all begin with the weights that the actor has then."""
+
+    def __init__(self, config: TrainConfig, actor: Actor, engine_dtype: Number | None = None) -> None:
+        self.actor = actor
+        self.reference = Reference(config, actor, threads=config.threads) if config.loss.needs_reference else None
+        self.critic = Critic(config, actor, threads=config.threads) if config.estimator.kind == "gae" else None
+        self._weights = LocalWeights(actor.model, engine_dtype)
+
+    def pack(self, version: int) -> Packed:
+        return self._weights.pack(version)
+
+    def weights(self) -> dict[str, Tensor]:
+        return engine_weights(self.actor.model)
+
+    def close(self) -> None:
+        """Nothing was started."""

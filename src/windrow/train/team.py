@@ -1,0 +1,130 @@
+"""The roles of a run in trainer processes: an actor, and whoever its estimator and its loss need.
+
+Promises: `Trainers` has the roles of the same run in one process, with the same methods, and they learn the same, up to
+rounding. New weights leave it through memory that engines can read. What is saved does not depend on how many processes
+there are.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from torch import Tensor
+
+from windrow.errors import TrainError
+from windrow.train.config import ModelConfig, TrainConfig
+from windrow.train.models import load_model
+from windrow.train.processes import TrainerProcesses
+from windrow.train.remote import remote
+from windrow.train.roles import Actor, Critic, Reference
+from windrow.train.sharding import Shards
+from windrow.train.weights import Number, Packed, SharedWeights, engine_weights, write_weights
+from windrow.types import Value, but
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Source(Value, frozen=True, kw_only=True):
+    """Where the weights come from, in every process."""
+
+    model: ModelConfig
+    seed: int = 0
+    vocabulary: int | None = None
+    """Tokens of a model that is made on the spot."""
+    state: dict[str, Tensor] | None = None
+    """Its `state_dict`, if it has learnt something since it was made."""
+
+
+class Team:
+    """What is in each trainer process."""
+
+    def __init__(self, peers: Shards) -> None:
+        self._peers = peers
+        self.actor: Actor
+        self.reference: Reference | None = None
+        self.critic: Critic | None = None
+        self._tensors: dict[str, Tensor] = {}  # what left it last, to be written over
+
+    def recruit(self, config: TrainConfig, source: Source) -> None:
+        """Make the roles of a run, all from the same weights."""
+        make = partial(_model, source, self._peers.device)
+        dtype = source.model.dtype
+        self.actor = Actor(config, make(), seed=source.seed, dtype=dtype, threads=config.threads, peers=self._peers)
+        if config.loss.needs_reference:
+            origin = self.actor if self.actor.has_adapters else make()
+            self.reference = Reference(config, origin, dtype=dtype, threads=config.threads, peers=self._peers)
+        if config.estimator.kind == "gae":
+            self.critic = Critic(config, make(), dtype=dtype, threads=config.threads, peers=self._peers)
+
+    def weights(self, dtype: Number | None) -> dict[str, Tensor]:
+        """What engines are given; all processes must take part, and the first one gets it."""
+        first = self._peers.rank == 0
+        self._tensors = engine_weights(self.actor.model, dtype=dtype, into=self._tensors, keep=first)
+        return self._tensors
+
+    def pack(self, root: Path, version: int, dtype: Number | None) -> Packed | None:
+        """Write them for engines; None in all processes but the first."""
+        began = time.perf_counter()
+        tensors = self.weights(dtype)
+        return write_weights(root, version, tensors, began) if tensors else None
+
+
+class Trainers:
+    """The roles of a run, in processes of their own."""
+
+    def __init__(self, config: TrainConfig, source: Source, dtype: Number | None = None) -> None:
+        """`dtype` is what engines compute with."""
+        device: Literal["cpu", "cuda"] = "cuda" if source.model.device.startswith("cuda") else "cpu"
+        self._dtype = dtype
+        self._processes = TrainerProcesses(config.processes, Team, config.timeout_s, device)
+        try:
+            self._processes.call("recruit", config, source)
+            size = self._processes.run(_bytes)
+            self._shared = SharedWeights(needs_bytes=size)
+        except BaseException:
+            self._processes.close()
+            raise
+        self.actor = remote(self._processes, "actor", Actor)
+        self.reference = remote(self._processes, "reference", Reference) if config.loss.needs_reference else None
+        self.critic = remote(self._processes, "critic", Critic) if config.estimator.kind == "gae" else None
+
+    @property
+    def processes(self) -> TrainerProcesses:
+        return self._processes
+
+    def pack(self, version: int) -> Packed:
+        """The weights of the actor as they are now, in a folder for engines."""
+        packed = self._processes.call("pack", self._shared.root, version, self._dtype)
+        if not isinstance(packed, Packed):
+            raise TrainError(f"trainer processes packed {packed!r} as version {version}; the first must have weights")
+        return packed
+
+    def weights(self) -> dict[str, Tensor]:
+        """The same as tensors, in the numbers in which they are trained."""
+        found: dict[str, Tensor] = self._processes.call("weights", None)
+        return found
+
+    def close(self) -> None:
+        """End the processes and remove what they shared; a second call does nothing."""
+        self._processes.close()
+        self._shared.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _model(source: Source, device: str) -> "PreTrainedModel":
+    model = load_model(but(source.model, device=device), source.seed, source.vocabulary)
+    if source.state is not None:
+        model.load_state_dict(source.state)
+    return model
+
+
+def _bytes(team: Team) -> int:
+    """Of the actor's weights, all processes together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in team.actor.model.parameters())
