@@ -1,7 +1,28 @@
 """What holds for every test."""
 
-from hypothesis import settings
+import os
+from functools import partial
+from typing import TYPE_CHECKING
 
-# a busy machine is no failure, and the same code gives the same verdict twice
-settings.register_profile("windrow", deadline=None, derandomize=True, print_blob=True)
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.isolation.kit import Born
+
+# a busy machine is no failure; and no dice, though examples do change with the constants of the modules that are loaded
+settings.register_profile(
+    "windrow", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("windrow")
+
+
+@pytest.fixture
+def born() -> "Born":
+    """Asks for the processes that were born since the test began.
+
+    Others may be there for good: the resource tracker of `multiprocessing` is, once a test has used a pool of it.
+    """
+    from tests.isolation.kit import born_since, descendants  # not for those who never ask
+
+    return partial(born_since, descendants(os.getpid()))

@@ -15,7 +15,7 @@ from windrow.cli.main import COMMANDS, Entry, main
 from windrow.cli.output import Output
 from windrow.errors import ConfigError, EngineError, InternalError
 
-KNOWN = "rollout, simulate, env, explain, replay, story, bench, try"
+KNOWN = ", ".join([*COMMANDS, "try"])
 
 Run = Callable[[argparse.Namespace, Output], int]
 

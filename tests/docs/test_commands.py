@@ -15,11 +15,12 @@ import pytest
 
 from windrow.cli import bench
 from windrow.cli.main import COMMANDS, Parser, main
+from windrow.store.run import RunFolder
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-STANDS_FOR = {"CONFIG": "examples/sim/long_tail.yaml", "JOURNAL": "run.jsonl", "NAME": "core"}
+STANDS_FOR = {"CONFIG": "examples/sim/long_tail.yaml", "JOURNAL": "run.jsonl", "NAME": "core", "RUN": "runs/shown"}
 SMOKE = ["steps=2", "seeds=1"]
 FEW = ["--policies", "barrier,keep_1"]
 """What a comparison plays here if it names no policies."""
@@ -70,11 +71,20 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def a_model(path: Path) -> None:
+    """Enough to be copied."""
+    path.mkdir()
+    (path / "config.json").write_text("{}", encoding="utf-8")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the documents take it: examples and a journal."""
+    """A folder as the documents take it: examples, a journal, and a run with a checkpoint."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shutil.copy(journal, tmp_path / "run.jsonl")
+    with RunFolder.create(tmp_path / "runs", "shown", "") as run:
+        run.checkpoints.save(1, {"model": a_model}, score=0.5)
+    run.path.rename(tmp_path / STANDS_FOR["RUN"])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

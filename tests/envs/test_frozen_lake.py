@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.envs.playing import episode, observations_elsewhere, problems, scores, solved, task, told, wandered
 
-from windrow.envs.frozen_lake import FrozenLakeEnv, ice
+from windrow.envs.frozen_lake import FEWEST_HOLES, FrozenLakeEnv, ice
 from windrow.envs.protocol import Solvable, Wanderable
 from windrow.envs.shipped import describe, find
 from windrow.errors import ConfigError, EnvError
+from windrow.trajectory import Split
 
 SMALL = ("SFF", "HFH", "FFG")
 TASKS = 1_000
@@ -109,10 +110,13 @@ def test_a_wanderer_seldom_arrives():
     holes=st.floats(0, 0.6),
     corners=st.booleans(),
     seed=st.integers(-(2**70), 2**70),
+    split=st.sampled_from(["train", "held_out"]),
 )
-def test_every_map_can_be_crossed_from_wherever_one_went(size: int, holes: float, corners: bool, seed: int):
-    env = FrozenLakeEnv(size=size, holes=holes, corners=corners)
-    played = solved(env, task(seed))
+def test_every_map_can_be_crossed_from_wherever_one_went(
+    size: int, holes: float, corners: bool, seed: int, split: Split
+):
+    env = FrozenLakeEnv(size=size, holes=max(holes, FEWEST_HOLES) if corners else holes, corners=corners)
+    played = solved(env, task(seed, split))
     assert played.score == 1.0
     assert len(played.problem.split("\n")) == size
     assert len(played.steps) >= 2, "a goal beside the start is too easy"
@@ -187,8 +191,11 @@ def test_it_goes_as_in_gymnasium():
         ({"size": 13}, r"frozen_lake\.size must be"),
         ({"sice": 4}, r"unknown setting frozen_lake\.sice; did you mean size\?"),
         ({"holes": 0.9}, r"frozen_lake\.holes must be a number from 0 to 0\.6, got 0\.9"),
+        ({"corners": True, "holes": 0.009}, r"frozen_lake\.holes must be at least 0\.01 between corners, got 0\.009"),
         ({"view": "picture"}, r"frozen_lake\.view must be one of both, grid, words, got 'picture'"),
         ({"max_steps": 3}, r"frozen_lake\.max_steps must be"),
+        ({"corners": True, "size": 8, "max_steps": 13}, r"frozen_lake\.max_steps must be at least 14, the way between"),
+        ({"min_distance": 6, "max_steps": 5}, r"frozen_lake\.max_steps must be at least min_distance, which is 6"),
         ({"map": ["SF", "G"]}, "rows of equal length made of S, F, H and G"),
         ({"map": ["SX", "FG"]}, "rows of equal length made of S, F, H and G"),
         ({"map": ["SS", "FG"]}, "must have one S and one G"),

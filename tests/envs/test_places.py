@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.isolation.kit import descendants, eventually, is_alive, open_files, run
+from tests.isolation.kit import Born, eventually, is_alive, open_files, run
 from tests.soak.kit import Mixed, play_all
 
 from windrow.envs.guess import GuessEnv
@@ -210,7 +210,7 @@ def test_what_closing_raises_is_told(isolation: Isolation):
 
 
 @everywhere
-def test_episodes_at_the_same_time_do_not_disturb_each_other(isolation: Isolation):
+def test_episodes_at_the_same_time_do_not_disturb_each_other(isolation: Isolation, born: Born):
     async def episode(here: Place, number: int) -> None:
         env = here.make()
         assert await env.start(Task(ordinal=number)) == f"echo {number}"
@@ -226,7 +226,7 @@ def test_episodes_at_the_same_time_do_not_disturb_each_other(isolation: Isolatio
         await here.close()
 
     run(body())
-    assert descendants(os.getpid()) == set()
+    assert born() == set()
 
 
 @everywhere
@@ -392,7 +392,7 @@ def test_settings_that_cannot_work_are_refused(setting: str, value: object):
 
 
 @pytest.mark.parametrize("steps", range(0, 30, 6))
-def test_an_episode_cancelled_at_any_moment_leaves_nothing(steps: int):
+def test_an_episode_cancelled_at_any_moment_leaves_nothing(steps: int, born: Born):
     async def episode(here: Place) -> None:
         env = here.make()
         try:
@@ -413,12 +413,12 @@ def test_an_episode_cancelled_at_any_moment_leaves_nothing(steps: int):
         await episode(here)
         await eventually(lambda: open_files() <= before + 1)
         await here.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 
 
-def test_many_episodes_of_which_some_crash_hang_or_eat():
+def test_many_episodes_of_which_some_crash_hang_or_eat(born: Born):
     async def body() -> None:
         here = open_place(Mixed, PlaceSettings(name="mixed", isolation="process", memory_mb=48))
         report = await play_all(here, 200, hang_s=1.0)
@@ -427,7 +427,7 @@ def test_many_episodes_of_which_some_crash_hang_or_eat():
         await here.close()
 
     run(body())
-    assert descendants(os.getpid()) == set()
+    assert born() == set()
 
 
 def test_ctrl_c_does_not_reach_the_process():

@@ -20,7 +20,7 @@ from windrow.errors import EnvError
 from windrow.isolation.hosts import Hosts
 from windrow.isolation.settings import HostSettings
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Far longer than anything here takes; a test that waits so long has failed."""
 
 
@@ -71,6 +71,14 @@ def descendants(pid: int) -> set[int]:
         size = len(found)
         found |= {child for child, parent in parents.items() if parent in found}
     return found - {pid}
+
+
+Born = Callable[[], set[int]]
+"""What the fixture `born` gives: everything below this process that was not there when the test began."""
+
+
+def born_since(before: set[int]) -> set[int]:
+    return descendants(os.getpid()) - before
 
 
 def nest_of(pool: Hosts) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.isolation.kit import Counter, descendants, eventually, hosts, is_alive, open_files, run
+from tests.isolation.kit import Born, Counter, eventually, hosts, is_alive, open_files, run
 
 from windrow.errors import ConfigError, EnvError, InternalError, Refused
 from windrow.rollout import virtual_time
@@ -251,7 +251,7 @@ def test_processes_do_not_share_their_luck():
     run(body())
 
 
-def test_closing_ends_what_is_pending_and_leaves_nothing():
+def test_closing_ends_what_is_pending_and_leaves_nothing(born: Born):
     async def body() -> None:
         pool = hosts(Counter, ahead=2)
         host = await pool.take()
@@ -262,7 +262,7 @@ def test_closing_ends_what_is_pending_and_leaves_nothing():
             await pool.close()
         assert isinstance(pending.result(), EnvError)
         assert any(isinstance(each.result(), Refused) for each in waiting)
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
         with pytest.raises(Refused, match="thing is closed"):
             await pool.take()
         await pool.close()
@@ -285,18 +285,18 @@ def test_a_place_that_was_never_used_is_closed_at_once():
     run(body())
 
 
-def test_a_nest_that_loads_for_ever_can_be_closed():
+def test_a_nest_that_loads_for_ever_can_be_closed(born: Born):
     async def body() -> None:
         pool = hosts(Counter, preload=("tests.isolation.endless",))
         pool.open()
         await pool.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 5))
-def test_whoever_is_cancelled_at_any_moment_leaves_nothing_behind(steps: int):
+def test_whoever_is_cancelled_at_any_moment_leaves_nothing_behind(steps: int, born: Born):
     """Cancelled after so many turns of the event loop, whatever it waits for then."""
 
     async def use(pool) -> None:
@@ -318,12 +318,12 @@ def test_whoever_is_cancelled_at_any_moment_leaves_nothing_behind(steps: int):
             assert await host.call("add") == 1
         await eventually(lambda: pool.living == pool.ready == 1)
         await pool.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 
 
-def test_two_hundred_uses_leave_no_file_no_process_and_no_corpse():
+def test_two_hundred_uses_leave_no_file_no_process_and_no_corpse(born: Born):
     async def use(pool) -> None:
         async with pool.borrow() as host:
             assert await host.call("add") == 1
@@ -332,14 +332,14 @@ def test_two_hundred_uses_leave_no_file_no_process_and_no_corpse():
         pool = hosts(Counter, ahead=2)
         await use(pool)
         await eventually(lambda: pool.living == pool.ready == 2)
-        before, below = open_files(), len(descendants(os.getpid()))
+        before, below = open_files(), len(born())
         for _ in range(10):
             async with asyncio.TaskGroup() as group:
                 for _ in range(20):
                     group.create_task(use(pool))
         await eventually(lambda: pool.living == pool.ready == 2)
         assert open_files() == before
-        assert len(descendants(os.getpid())) == below == 3
+        assert len(born()) == below == 3
         await pool.close()
 
     run(body())

@@ -8,13 +8,13 @@ import sys
 import textwrap
 
 import pytest
-from tests.isolation.kit import Villain, descendants, eventually, hosts, is_alive, nest_of, run
+from tests.isolation.kit import Born, Villain, descendants, eventually, hosts, is_alive, nest_of, run
 
 from windrow.errors import EnvError
 from windrow.isolation import keeper
 
 
-def test_a_nest_that_is_killed_takes_only_its_own_with_it_and_is_replaced():
+def test_a_nest_that_is_killed_takes_only_its_own_with_it_and_is_replaced(born: Born):
     async def body() -> None:
         pool, other = hosts(Villain, ahead=1), hosts(Villain)
         async with other.borrow() as bystander:
@@ -30,7 +30,7 @@ def test_a_nest_that_is_killed_takes_only_its_own_with_it_and_is_replaced():
             assert await bystander.call("add") == 1
         await pool.close()
         await other.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 
@@ -65,7 +65,7 @@ def test_a_nest_that_dies_while_it_loads_is_told():
     run(body())
 
 
-def test_a_nest_that_does_not_end_is_ended(monkeypatch):
+def test_a_nest_that_does_not_end_is_ended(monkeypatch, born: Born):
     monkeypatch.setattr(keeper, "CLOSE_GRACE_S", 0.1)
 
     async def body() -> None:
@@ -76,7 +76,7 @@ def test_a_nest_that_does_not_end_is_ended(monkeypatch):
             await pool.close()
             assert not is_alive(host.pid)
             assert not is_alive(below)
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.isolation.kit import Counter, descendants, eventually, hosts, run
+from tests.isolation.kit import Born, Counter, eventually, hosts, run
 
 from windrow.isolation.host import Host
 from windrow.isolation.hosts import Hosts
@@ -37,7 +37,9 @@ async def taken(pool: Hosts) -> Host | None:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_what_hangs_while_it_is_made_holds_up_nobody_after_those_who_waited_for_it(ahead: int, tmp_path: Path):
+def test_what_hangs_while_it_is_made_holds_up_nobody_after_those_who_waited_for_it(
+    ahead: int, tmp_path: Path, born: Born
+):
     async def body() -> None:
         pool = hosts(partial(Hangs, tmp_path, ahead + 1), ahead=ahead)
         try:
@@ -49,7 +51,7 @@ def test_what_hangs_while_it_is_made_holds_up_nobody_after_those_who_waited_for_
                 assert await host.call("add") == 1
         finally:
             await pool.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 

@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from tests.isolation.kit import Villain, descendants, eventually, hosts, is_alive, open_files, run
+from tests.isolation.kit import Born, Villain, eventually, hosts, is_alive, open_files, run
 
 from windrow.errors import EnvError, RewardError
 from windrow.isolation.host import Elsewhere
@@ -30,14 +30,14 @@ async def beside_a_good_one(pool, deed: str) -> EnvError:
         return caught.value
 
 
-def outcome(deed: str) -> EnvError:
+def outcome(deed: str, born: Born) -> EnvError:
     outcomes = []
 
     async def body() -> None:
         pool = hosts(Villain, memory_mb=LIMIT_MB)
         outcomes.append(await beside_a_good_one(pool, deed))
         await pool.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
     return outcomes[0]
@@ -57,8 +57,8 @@ def outcome(deed: str) -> EnvError:
         ("gulp", rf"thing gulp: ran out of memory \(limit {LIMIT_MB} MB\): MemoryError"),
     ],
 )
-def test_what_it_raises_is_told_with_its_traceback(deed: str, words: str):
-    error = outcome(deed)
+def test_what_it_raises_is_told_with_its_traceback(deed: str, words: str, born: Born):
+    error = outcome(deed, born)
     assert error.__class__ is EnvError
     with pytest.raises(EnvError, match=words):
         raise error
@@ -84,9 +84,9 @@ def test_what_it_raises_is_told_with_its_traceback(deed: str, words: str):
         ("flood", r"thing flood: its process ended with exit code 1; it last wrote: .*tide the last words"),
     ],
 )
-def test_how_it_dies_is_told(deed: str, words: str):
+def test_how_it_dies_is_told(deed: str, words: str, born: Born):
     with pytest.raises(EnvError, match=words):
-        raise outcome(deed)
+        raise outcome(deed, born)
 
 
 def test_an_answer_that_is_too_long_is_told():
@@ -100,7 +100,7 @@ def test_an_answer_that_is_too_long_is_told():
 
 
 @pytest.mark.parametrize("deed", ["sleep", "spin", "swallow", "deaf", "wait_in_c", "swarm"])
-def test_what_hangs_is_killed_at_its_deadline(deed: str):
+def test_what_hangs_is_killed_at_its_deadline(deed: str, born: Born):
     async def body() -> None:
         pool = hosts(Villain)
         async with pool.borrow() as good:
@@ -112,7 +112,7 @@ def test_what_hangs_is_killed_at_its_deadline(deed: str):
             assert late_s < 5.0  # on a machine that does other things too; see the soak for the promise
             assert await good.call("add") == 1
         await pool.close()
-        assert descendants(os.getpid()) == set()
+        assert born() == set()
 
     run(body())
 

@@ -51,6 +51,14 @@ def test_log_probabilities_and_versions_are_there_exactly_where_the_mask_is():
     assert data["policy_versions"].tolist() == [[-1, -1, 4, 4, -1, -1, -1, 5, -1, -1]]
 
 
+def test_turns_are_counted_through_the_whole_episode_whatever_the_rows():
+    """Credit per turn is given by this number: in rows of turns, after rewritten history and in cut rows alike."""
+    made = trajectory(turns=[(2, 2, 0, 0.0), (1, 2, 0, 0.0), (2, 1, 0, 0.0)], rewritten=[2])
+    assert batched(made, sequence_length=6)["turn_ids"].tolist() == [[-1, -1, 0, 0, -1, 1], [-1, -1, 2, -1, -1, -1]]
+    by_turn = batched(made, rows="turn")["turn_ids"].tolist()
+    assert by_turn == [[-1, -1, 0, 0, -1, -1, -1], [-1, -1, -1, -1, -1, 1, 1], [-1, -1, 2, -1, -1, -1, -1]]
+
+
 def test_the_score_stands_on_the_last_real_token_even_if_nobody_sampled_it():
     """And on that token alone; padding has none."""
     data = batched(trajectory(turns=[(2, 1, 0, 1.0)], rest=2), sequence_length=8)

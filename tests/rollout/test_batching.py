@@ -14,6 +14,7 @@ from windrow.errors import DataError
 from windrow.protocol import DataProto
 from windrow.protocol.columns import same
 from windrow.rollout.batching import RowKind, make_batch
+from windrow.text import Message
 from windrow.trajectory import Chain, Segment, Trajectory
 from windrow.types import but
 
@@ -28,13 +29,19 @@ CONTRACT = {
     "scores": (torch.float32, 2),
     "infer_logprobs": (torch.float32, 2),
     "policy_versions": (torch.int32, 2),
+    "turn_ids": (torch.int32, 2),
     "traj_group_id": (torch.int64, 1),
     "traj_id": (torch.int64, 1),
     "env_ids": (torch.int64, 1),
     "step_scores": (torch.float32, 2),
     "num_turns": (torch.int64, 1),
     "episode_scores": (torch.float32, 1),
+    "turn_states": (torch.int64, 2),
 }
+DOOR = 248310276668826794
+"""The number of a user who says "door"."""
+BY_TURN = ("step_scores", "turn_states")
+"""As wide as the longest episode has turns."""
 
 
 def batched(*trajectories: Trajectory, **options: Any) -> DataProto:
@@ -69,6 +76,7 @@ def test_one_episode_of_two_turns():
     assert data["scores"].tolist() == [[0, 0, 0, 0, 0, 0, 0.75, 0]]
     assert (data["infer_logprobs"] * -1024).tolist() == [[0, 0, 3, 4, 0, 6, 0, 0]]
     assert data["policy_versions"].tolist() == [[-1, -1, 5, 5, -1, 6, -1, -1]]
+    assert data["turn_ids"].tolist() == [[-1, -1, 0, 0, -1, 1, -1, -1]]
     assert data["step_scores"].tolist() == [[0.25, 0.5]]
     assert (data["num_turns"].tolist(), data["episode_scores"].tolist()) == ([2], [0.75])
 
@@ -81,6 +89,7 @@ def test_one_row_per_turn():
     assert data["scores"].tolist() == [[0, 0, 0, 0.75, 0, 0], [0, 0, 0, 0, 0, 0.75]]
     assert (data["infer_logprobs"] * -1024).tolist() == [[0, 0, 3, 4, 0, 0], [0, 0, 0, 0, 0, 6]]
     assert data["policy_versions"].tolist() == [[-1, -1, 5, 5, -1, -1], [-1, -1, -1, -1, -1, 6]]
+    assert data["turn_ids"].tolist() == [[-1, -1, 0, 0, -1, -1], [-1, -1, -1, -1, -1, 1]]
     assert data["turn_index"].tolist() == [0, 1]
     assert data["traj_id"].tolist() == [0, 0]
     assert data["step_scores"].tolist() == [[0.25, 0.5]] * 2
@@ -92,6 +101,7 @@ def test_two_turns_without_an_observation_between_them_are_two_rows():
     chain = but(made.chains[0], segments=(Segment("prompt", 1), Segment("policy", 4, 3)))
     data = batched(but(made, chains=(chain,)), rows="turn")
     assert data["response_mask"].int().tolist() == [[0, 1, 1, 0, 0], [0, 0, 0, 1, 1]]
+    assert batched(but(made, chains=(chain,)))["turn_ids"].tolist() == [[-1, 0, 0, 1, 1]]
 
 
 def test_a_rewritten_history_gives_a_row_per_chain():
@@ -101,6 +111,7 @@ def test_a_rewritten_history_gives_a_row_per_chain():
     assert data["response_mask"].int().tolist() == [[0, 0, 1, 0, 1], [0, 0, 0, 1, 0]]
     assert data["prompt_mask"].int().tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]
     assert data["scores"].tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0]]
+    assert data["turn_ids"].tolist() == [[-1, -1, 0, -1, 1], [-1, -1, -1, 2, -1]]
     assert data["num_turns"].tolist() == [3, 3]
     assert data["traj_id"].tolist() == [3 * 2**20 + 1] * 2
     turns = batched(made, rows="turn")
@@ -194,6 +205,12 @@ def without_logprobs() -> Trajectory:
             "turn",
             r"g0.a0 turn 0 is at 3 to 5 of chain 0, which is not in chains of \[0\] tokens",
         ),
+        (
+            [but(trajectory(turns=[(1, 2, 0, 0.0)] * 2), turns=trajectory(turns=[(1, 2, 0, 0.0)] * 2).turns[::-1])],
+            "trajectory",
+            "g0.a0 turn 1 is at 1 to 3 of chain 0, .* one after the other",
+        ),
+        ([but(trajectory(), turns=())], "trajectory", "g0.a0 has 2 sampled tokens and turns of 0"),
     ],
 )
 def test_trajectories_that_do_not_fit_together_are_refused(made: list[Trajectory], rows: RowKind, words: str):
@@ -252,7 +269,7 @@ def test_every_token_stands_where_it_should(made: list[Trajectory], rows: RowKin
         assert item.non_tensor_batch["truncated"] == (owner.is_truncated or end > kept)
         table = {name: item.batch[name].tolist() for name in CONTRACT if CONTRACT[name][1] == 2}
         for place in range(data["input_ids"].shape[1]):
-            cell = {name: table[name][place] for name in table if name != "step_scores"}
+            cell = {name: table[name][place] for name in table if name not in BY_TURN}
             assert cell == slow_cell(owner, chain, since, kept, place), place
 
 
@@ -277,7 +294,53 @@ def slow_cell(owner: Trajectory, chain: Chain, since: int, kept: int, place: int
         "scores": owner.score if place == kept - 1 else 0.0,
         "infer_logprobs": float(chain.logprobs[place]) if mine else 0.0,
         "policy_versions": int(chain.versions()[place]) if mine else -1,
+        "turn_ids": slow_turn(owner, chain, place) if mine else -1,
     }
+
+
+def slow_turn(owner: Trajectory, chain: Chain, place: int) -> int:
+    found = [
+        number
+        for number, turn in enumerate(owner.turns)
+        if owner.chains[turn.chain] is chain and turn.begin <= place < turn.end
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def shown(*observations: str, group: int = 0) -> Trajectory:
+    """An episode with a turn for each of some observations."""
+    made = trajectory(group, turns=[(1, 1, 0, 0.0)] * len(observations))
+    seen = [(Message("user", text),) if text else () for text in observations]
+    return but(made, turns=tuple(but(turn, seen=each) for turn, each in zip(made.turns, seen, strict=True)))
+
+
+def test_a_state_has_the_same_number_wherever_it_is_seen_and_no_other_state_has_it():
+    data = batched(shown("door", "key", "door"), shown("key", "lamp", group=1))
+    (door, key, again), (key_too, lamp, none) = data["turn_states"].tolist()
+    assert (door, key) == (again, key_too)
+    assert len({door, key, lamp, none}) == 4
+    assert none == -1
+    assert min(door, key, lamp) >= 0
+
+
+def test_a_state_is_its_role_its_speaker_and_its_words():
+    """The number is pinned: estimates of other processes are compared by it."""
+    made = shown("door")
+    others = [Message("tool", "door"), Message("user", "door", "bell"), Message("user", "doo")]
+    seens = [*((other,) for other in others), (Message("user", "do"), Message("user", "or"))]
+    states = batched(made, *(but(made, turns=(but(made.turns[0], seen=seen),)) for seen in seens))["turn_states"]
+    assert len(set(states.flatten().tolist())) == 5
+    assert states[0].item() == DOOR
+
+
+def test_a_state_that_nobody_wrote_down_has_no_number():
+    assert batched(shown("door", ""))["turn_states"][0].tolist() == [DOOR, -1]
+
+
+def test_rows_of_turns_know_all_states_of_their_episode():
+    by_turn = batched(shown("door", "key"), rows="turn")["turn_states"]
+    assert by_turn.tolist() == batched(shown("door", "key"))["turn_states"].tolist() * 2
 
 
 def test_padding_by_row_gives_the_same_tensors():

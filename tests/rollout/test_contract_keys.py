@@ -38,12 +38,14 @@ def rows(batch: Any, key: str) -> Any:
         ("scores", "float32", 2),
         ("infer_logprobs", "float32", 2),
         ("policy_versions", "int32", 2),
+        ("turn_ids", "int32", 2),
         ("traj_group_id", "int64", 1),
         ("traj_id", "int64", 1),
         ("env_ids", "int64", 1),
         ("step_scores", "float32", 2),
         ("num_turns", "int64", 1),
         ("episode_scores", "float32", 1),
+        ("turn_states", "int64", 2),
     ],
 )
 @played
@@ -52,7 +54,7 @@ async def test_every_key_has_its_kind_and_shape(key: str, kind: str, axes: int):
     width = max(len(each.chains[0].token_ids) for each in kept)
     found = batch.batch[key]
     assert str(found.dtype) == f"torch.{kind}"
-    expected = {1: (8,), 2: (8, 2 if key == "step_scores" else width)}
+    expected = {1: (8,), 2: (8, 2 if key in ("step_scores", "turn_states") else width)}
     assert tuple(found.shape) == expected[axes]
 
 
@@ -76,6 +78,28 @@ async def test_the_response_mask_is_exactly_what_the_policy_sampled():
         sampled = {place for turn in trajectory.turns for place in range(turn.begin, turn.end)}
         assert {place for place, set_ in enumerate(mask) if set_} == sampled
         assert len(trajectory.turns) == 2
+
+
+@played
+async def test_every_sampled_token_knows_its_turn():
+    batch, kept = await collected()
+    for found, trajectory in zip(rows(batch, "turn_ids"), kept, strict=True):
+        for number, turn in enumerate(trajectory.turns):
+            assert found[turn.begin : turn.end] == [number] * (turn.end - turn.begin)
+        assert sum(number >= 0 for number in found) == trajectory.policy_tokens
+
+
+@played
+async def test_attempts_at_one_task_begin_in_the_same_state():
+    """They were shown the same; other tasks begin in other states, and later turns are elsewhere."""
+    batch, kept = await collected()
+    states = rows(batch, "turn_states")
+    by_task: dict[int, set[int]] = {}
+    for (first, _), trajectory in zip(states, kept, strict=True):
+        by_task.setdefault(trajectory.task.ordinal, set()).add(first)
+    assert [len(firsts) for firsts in by_task.values()] == [1] * 4
+    assert len(set.union(*by_task.values())) == 4
+    assert len({second for _, second in states}) == 1  # all were shown "turn 1"
 
 
 @played

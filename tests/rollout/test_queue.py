@@ -129,7 +129,7 @@ async def test_a_spare_that_is_in_play_is_cancelled():
     late: list[News] = [Progressed(taken[2].attempt, 5, 0), finished(taken[2])]
     await queue.report(late)
     assert queue.machine.late == 2
-    kept = queue._dispatch.shelf._folders[0].trajectories
+    kept = queue._dispatch.shelf.folders[0].trajectories
     assert [*kept] == [lease.attempt for lease in taken[:2]], "what comes late is not kept"
     await queue.shutdown()
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from tests.isolation.kit import descendants, eventually, open_files, parent_of
+from tests.isolation.kit import Born, eventually, open_files, parent_of
 from tests.soak.kit import Mixed, Report, play_all
 
 from windrow.envs import places
@@ -27,13 +27,13 @@ def resident_kb(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
-def test_a_crowd_of_which_one_in_eight_goes_wrong_disturbs_nobody_and_leaves_nothing(monkeypatch):
+def test_a_crowd_of_which_one_in_eight_goes_wrong_disturbs_nobody_and_leaves_nothing(monkeypatch, born: Born):
     monkeypatch.setattr(places, "DYING_S", 60.0)  # so that the end of a hang is the death of its process
-    asyncio.run(soak())
-    assert descendants(os.getpid()) == set()
+    asyncio.run(soak(born))
+    assert born() == set()
 
 
-async def soak() -> None:
+async def soak(born: Born) -> None:
     before = open_files()
     place = open_place(Mixed, PlaceSettings(name="mixed", isolation="process", memory_mb=48, ahead=AHEAD))
     sizes: list[int] = []
@@ -48,8 +48,8 @@ async def soak() -> None:
         files.append(open_files())
         tell(number, report, took, sizes[-1], files[-1])
         check(report)
-        await eventually(lambda: len(descendants(os.getpid())) == 1 + AHEAD)  # the nest, and what is ready
-        nests.extend(resident_kb(pid) for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid())
+        await eventually(lambda: len(born()) == 1 + AHEAD)  # the nest, and what is ready
+        nests.extend(resident_kb(pid) for pid in born() if parent_of(pid) == os.getpid())
     await place.close()
     assert len(set(files[1:])) == 1, f"open files after each round: {files}"
     assert sizes[-1] - sizes[0] <= GROWTH_KB * ROUNDS, f"kB after each round: {sizes}"

@@ -27,7 +27,7 @@ TURNS = 4
 GROUP_SIZE = 8
 ROUNDS = 15
 SEED = 7
-PADDING = {"policy_versions": -1.0, "step_scores": float("nan")}
+PADDING = {"policy_versions": -1.0, "turn_ids": -1.0, "turn_states": -1.0, "step_scores": float("nan")}
 """What is not padded with 0."""
 
 Tensors = dict[str, "torch.Tensor"]
@@ -148,6 +148,9 @@ def _row(trajectory: Trajectory) -> Tensors:
     lengths = torch.tensor([segment.length for segment in chain.segments])
     sampled = torch.tensor([segment.author == "policy" for segment in chain.segments])
     versions = torch.tensor([segment.version for segment in chain.segments], dtype=torch.int32)
+    turns = torch.full((len(ids),), -1, dtype=torch.int32)
+    for number, turn in enumerate(trajectory.turns):
+        turns[turn.begin : turn.end] = number
     scores = torch.zeros(len(ids))
     scores[-1] = trajectory.score
     return {
@@ -159,10 +162,12 @@ def _row(trajectory: Trajectory) -> Tensors:
         "scores": scores,
         "infer_logprobs": torch.from_numpy(chain.logprobs),
         "policy_versions": versions.repeat_interleave(lengths),
+        "turn_ids": turns,
         "traj_group_id": torch.tensor(attempt.group),
         "traj_id": torch.tensor((attempt.group << ATTEMPT_BITS) + attempt.index),
         "env_ids": torch.tensor(trajectory.seat),
         "step_scores": torch.tensor([turn.reward for turn in trajectory.turns]),
         "num_turns": torch.tensor(len(trajectory.turns)),
         "episode_scores": torch.tensor(sum(turn.reward for turn in trajectory.turns)),
+        "turn_states": torch.full((len(trajectory.turns),), -1),
     }

@@ -12,6 +12,6 @@ Models live with the parts they configure, not here.
 
 from windrow.config.build import Loaded, load
 from windrow.config.settings import Setting, describe
-from windrow.config.source import top_keys
+from windrow.config.source import top_keys, top_value
 
-__all__ = ["Loaded", "Setting", "describe", "load", "top_keys"]
+__all__ = ["Loaded", "Setting", "describe", "load", "top_keys", "top_value"]

@@ -104,6 +104,11 @@ def read(path: Path | None, overrides: Iterable[str]) -> Source:
     return source
 
 
+def top_value(path: str | Path, overrides: Iterable[str], key: str) -> Raw:
+    """What a file or the command line says for one key at the top, whatever the file is for; None if nothing."""
+    return read(Path(path), overrides).tree.get(key)
+
+
 def top_keys(path: Path) -> list[str]:
     """What stands at the top of a file, whatever it is for."""
     return [*_read_file(path).tree]

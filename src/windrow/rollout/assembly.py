@@ -9,10 +9,10 @@ from windrow.engines.openai.settings import OpenAISettings
 from windrow.engines.protocol import Engine
 from windrow.engines.scripted import ScriptedEngine, ScriptedSettings
 from windrow.engines.torch.settings import TorchSettings
-from windrow.errors import ConfigError, blame
+from windrow.errors import ConfigError
 from windrow.rollout.config import RolloutConfig
 from windrow.rollout.sharing import InferCluster
-from windrow.text import ByteCodec, ChatCodec
+from windrow.text import ByteCodec, ChatCodec, read_tokenizer
 from windrow.types import Meta, Value
 
 if TYPE_CHECKING:
@@ -113,7 +113,4 @@ def _codec(model: str) -> ChatCodec:
         return ChatCodec(tiny_tokenizer())
     if not Path(model).is_dir():
         raise ConfigError(f"there is no folder {model!r} with a model; name one, or use {TINY}")
-    from transformers import AutoTokenizer
-
-    with blame(ConfigError, f"tokenizer in {model}"):
-        return ChatCodec(AutoTokenizer.from_pretrained(model, local_files_only=True))
+    return ChatCodec(read_tokenizer(Path(model)))

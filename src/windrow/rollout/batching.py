@@ -1,17 +1,21 @@
 """Padded tensors from ragged trajectories, once.
 
 Promises: every real token stands where its chain has it, and padding, on the right, is everything else: `pad_token_id`
-in `input_ids`, 0 in `attention_mask`, `position_ids`, `scores` and `infer_logprobs`, -1 in `policy_versions`, False in
-the masks. A trajectory gives a row per chain (one, unless history was rewritten), or a row per turn, which ends with
-that turn's response and counts all before it as prompt: what was sampled in earlier turns has no mask, log-probability
-or version there. Rows stay in the order of trajectories, and every trajectory has at least one row: without turns that
-is its first chain, with `turn_index` -1.
+in `input_ids`, 0 in `attention_mask`, `position_ids`, `scores` and `infer_logprobs`, -1 in `policy_versions` and
+`turn_ids`, False in the masks. A trajectory gives a row per chain (one, unless history was rewritten), or a row per
+turn, which ends with that turn's response and counts all before it as prompt: what was sampled in earlier turns has no
+mask, log-probability, version or turn there. Rows stay in the order of trajectories, and every trajectory has at least
+one row: without turns that is its first chain, with `turn_index` -1.
 
 The episode's score stands on the last real token of each of its rows; `episode_scores` is the sum of its rewards per
 turn. Nothing is cut off silently: `cut_turns` counts the responses of a row that a limit cut off instead of ending
 themselves; a row that is longer than `sequence_length` loses its end, `cut` counts the lost tokens, and the score moves
 to the last token that is left; `truncated` is True for both (of the last response), as it is for an episode that was
 cut off itself. A row may have nothing sampled left; it stays, with an empty `response_mask`, and is counted.
+
+`turn_ids` is the index of its turn in the episode on every sampled token of a row and -1 on all others. `turn_states`
+is a number for what was shown before each turn, the same for the same messages in any process, and -1 where there is no
+turn or nobody wrote down what was shown.
 
 `stale_cache` is there only if an engine kept its cache over a weight update: True on tokens sampled on top of it.
 
@@ -22,6 +26,7 @@ included, into memory that nothing has touched before (`numpy.empty` asks for hu
 Padding blocks for tens of milliseconds; call it off the event loop.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,8 +36,9 @@ from numpy.typing import NDArray
 
 from windrow.errors import DataError
 from windrow.protocol import DataProto
-from windrow.trajectory import Chain, Segment, Trajectory
-from windrow.types import Value
+from windrow.text import Message
+from windrow.trajectory import Chain, Segment, Trajectory, Turn
+from windrow.types import Value, to_json
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +64,8 @@ class Row(Value, frozen=True, gc=True):
     """One past its last token, before anything is cut off."""
     turn: int
     """Index of its turn; -1 if it is not of a single one."""
+    sampled: tuple[tuple[int, Turn], ...]
+    """The turns whose responses are trained on in it, each with its index."""
 
 
 def make_batch(
@@ -80,7 +88,9 @@ def make_batch(
     lengths = np.minimum(ends, width)
     owners = np.array([row.owner for row in made], np.int64)
     columns = _tokens(made, lengths, width, pad_token_id)
+    columns["turn_ids"] = _turn_ids(made, lengths, width)
     columns |= _scores(trajectories, owners, lengths, width)
+    columns["turn_states"] = _turn_states(trajectories)[owners]
     columns |= _ids(trajectories, owners, group_ids)
     if rows == "turn":
         columns["turn_index"] = np.array([row.turn for row in made], np.int64)
@@ -102,8 +112,7 @@ def _check(trajectories: Sequence[Trajectory], group_ids: Sequence[int], rows: s
         raise DataError(f"rows must be trajectory or turn, got {rows}")
     for trajectory in trajectories:
         _check_chains(trajectory)
-        if rows == "turn":
-            _check_turns(trajectory)
+        _check_turns(trajectory)
 
 
 def _check_chains(trajectory: Trajectory) -> None:
@@ -123,26 +132,38 @@ def _check_chains(trajectory: Trajectory) -> None:
 
 
 def _check_turns(trajectory: Trajectory) -> None:
+    """Turns lie in their chains one after the other and are all that was sampled."""
     ends = [len(chain.token_ids) for chain in trajectory.chains]
+    since = [0] * len(ends)
+    sampled = 0
     for number, turn in enumerate(trajectory.turns):
-        if not 0 <= turn.chain < len(ends) or not 0 <= turn.begin <= turn.end <= ends[turn.chain]:
+        chain, begin, end = turn.chain, turn.begin, turn.end
+        if not 0 <= chain < len(ends) or not since[chain] <= begin <= end <= ends[chain]:
             raise DataError(
-                f"{trajectory.attempt} turn {number} is at {turn.begin} to {turn.end} of chain {turn.chain}, "
-                f"which is not in chains of {ends} tokens; turns must lie in their chains"
+                f"{trajectory.attempt} turn {number} is at {begin} to {end} of chain {chain}, "
+                f"which is not in chains of {ends} tokens; turns must lie in their chains, one after the other"
             )
+        since[chain] = end
+        sampled += end - begin
+    written = sum(part.length for chain in trajectory.chains for part in chain.segments if part.author == "policy")
+    if written != sampled:
+        raise DataError(
+            f"{trajectory.attempt} has {written} sampled tokens and turns of {sampled}; each of them needs a turn"
+        )
 
 
 def _rows(trajectories: Sequence[Trajectory], kind: RowKind) -> Iterator[Row]:
     for owner, trajectory in enumerate(trajectories):
-        chains = trajectory.chains
+        chains, turns = trajectory.chains, tuple(enumerate(trajectory.turns))
         if kind == "trajectory":
-            for chain in chains:
-                yield Row(owner, chain, 0, len(chain.token_ids), -1)
+            for number, chain in enumerate(chains):
+                own = turns if len(chains) == 1 else tuple(pair for pair in turns if pair[1].chain == number)
+                yield Row(owner, chain, 0, len(chain.token_ids), -1, own)
             continue
-        for number, turn in enumerate(trajectory.turns):
-            yield Row(owner, chains[turn.chain], turn.begin, turn.end, number)
-        if not trajectory.turns:
-            yield Row(owner, chains[0], 0, len(chains[0].token_ids), -1)
+        for number, turn in turns:
+            yield Row(owner, chains[turn.chain], turn.begin, turn.end, number, ((number, turn),))
+        if not turns:
+            yield Row(owner, chains[0], 0, len(chains[0].token_ids), -1, ())
 
 
 def _cut_turns(row: Row, trajectory: Trajectory) -> int:
@@ -236,6 +257,41 @@ def _logprob_pieces(rows: Sequence[Row], lengths: Lengths, width: int) -> Iterat
             yield nothing[:since]
         yield row.chain.logprobs[since:length]
         yield nothing[length:]
+
+
+def _turn_ids(rows: Sequence[Row], lengths: Lengths, width: int) -> NDArray[np.int32]:
+    """Which turn sampled each token."""
+    numbers: list[int] = []
+    bounds: list[int] = []  # where each run ends, counted through all rows
+    for place, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+        start = place * width
+        for number, turn in row.sampled:
+            numbers += (-1, number)
+            bounds += (start + min(turn.begin, length), start + min(turn.end, length))
+        numbers.append(-1)
+        bounds.append(start + width)
+    ends = np.array(bounds, np.int64)
+    runs = ends - np.concatenate([[0], ends[:-1]])
+    return np.repeat(np.array(numbers, np.int32), runs).reshape(len(rows), width)
+
+
+def _turn_states(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
+    """What was shown before each turn of each trajectory, as numbers."""
+    known: dict[tuple[Message, ...], int] = {(): -1}
+    turns = [len(trajectory.turns) for trajectory in trajectories]
+    states = np.full((len(turns), max(turns)), -1, np.int64)
+    there = np.arange(states.shape[1]) < np.array(turns)[:, None]
+    states[there] = [
+        known[turn.seen] if turn.seen in known else known.setdefault(turn.seen, _state(turn.seen))
+        for trajectory in trajectories
+        for turn in trajectory.turns
+    ]
+    return states
+
+
+def _state(seen: tuple[Message, ...]) -> int:
+    """A number from 0 to 2**63 - 1 that some messages have in every process."""
+    return int.from_bytes(hashlib.blake2b(to_json(seen), digest_size=8).digest(), "big") >> 1
 
 
 def _joined(pieces: Iterable[Array], shape: tuple[int, int], dtype: type[np.generic]) -> Array:

@@ -101,6 +101,10 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
     rows: Annotated[
         Literal["trajectory", "turn"], Meta(description="one row per trajectory, or one per turn (step mode)")
     ] = "trajectory"
+    order_rows: Annotated[
+        Literal["delivered", "task"],
+        Meta(description="rows as they were delivered, or by place of the task in its source and then by seat"),
+    ] = "delivered"
     staleness: Annotated[
         float, Meta(ge=0.0, description="bound on the lag of a group, in versions; 0 = synchronous, may be a fraction")
     ] = 0.0
@@ -152,6 +156,17 @@ def check_shared(one: RolloutConfig, other: RolloutConfig) -> None:
             raise ConfigError(
                 f"{name} holds for all schedulers of a cluster, got {values[0]} and {values[1]}; give both the same"
             )
+
+
+def check_same(then: Settings, now: Settings) -> None:
+    """Refuse to go on with other settings than those that a run began with."""
+    for what, old, new in ("train ", then.train, now.train), ("val ", then.val, now.val), ("", then, now):
+        for name in old.__struct_fields__:
+            before, after = getattr(old, name), getattr(new, name)
+            if before != after:
+                raise ConfigError(
+                    f"the run was saved with {what}{name} {before} and is to go on with {after}; give it what it had"
+                )
 
 
 def machine_settings(config: RolloutConfig, val_config: RolloutConfig, envs: dict[Mode, EnvManagerConfig]) -> Settings:

@@ -6,10 +6,10 @@ it raises. Nothing that was sampled is lost by any of them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from windrow.core.commands import LoadWeights, MoveAttempt, ReleaseEngine, RestoreEngine
 from windrow.core.events import BreakerReset, ExpandWanted, ResumeWanted, ShrinkWanted, SuspendWanted, VersionPublished
@@ -57,12 +57,13 @@ class Control:
         began = _now()
         lost_before = set(self._fleet.lost)
         async with self._updating, self._held(WEIGHTS, how):
-            if version <= queue.machine.version:
-                raise Refused(f"new weights need a version above {queue.machine.version}, got {version}")
+            newest = queue.machine.version - queue.lacks_weights  # a restored run needs what it had
+            if version <= newest:
+                raise Refused(f"new weights need a version above {newest}, got {version}")
             held_s = _now() - began
             await self._load(Given(version=version, weights=weights))
-            queue.steps_are_versions = False
             queue.tell(VersionPublished(version))
+            queue.have_weights()
             if queue.machine.halted:
                 queue.tell(BreakerReset())  # what failed so often may have been the weights
         seconds = _now() - began
@@ -71,6 +72,7 @@ class Control:
             "version": version,
             "checksum": self._fleet.checksums.get(version, ""),
             "lost": [name for name in self._fleet.lost if name not in lost_before],
+            "bytes": _bytes(weights),
             "update_duration_ms": 1000 * seconds,
             "suspend_duration_ms": 1000 * held_s,
         }
@@ -125,6 +127,7 @@ class Control:
     async def _load(self, given: Given) -> None:
         """Bring all that serve to new weights; if those fit nowhere, nothing has changed."""
         before = self._fleet.give(given)
+        self._fleet.checksums.pop(given.version, None)  # of what a restored run called so before it had its weights
         serving = [engine.engine for engine in self._queue.status().engines if engine.state == "serving"]
         for name in serving:
             self._fleet.order(LoadWeights(name, given.version))
@@ -171,6 +174,20 @@ class Control:
     def _ranks(self, names: Sequence[str]) -> list[int]:
         order = [*self._fleet.engines]
         return [order.index(name) for name in names]
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """Something that knows how much memory it takes, as a tensor does."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def _bytes(weights: "Mapping[str, Tensor] | Path | None") -> int:
+    """How much each engine was given; 0 if it reads the weights itself."""
+    tensors: Iterable[object] = weights.values() if isinstance(weights, Mapping) else ()
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Stored))
 
 
 def _now() -> float:

@@ -86,6 +86,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         ),
     ] = None
     reward_limits: Annotated[RewardLimits, Meta(description="how it is asked")] = RewardLimits()
+    success_at: Annotated[float, Meta(description="score from which on an episode counts as a success")] = 1.0
 
     def __post_init__(self) -> None:
         env: object = self.env

@@ -20,6 +20,7 @@ from windrow.core.events import (
     ResumeWanted,
     ShutdownWanted,
     SourceOpened,
+    SuspendWanted,
     TimePassed,
     VersionPublished,
     WantWithdrawn,
@@ -32,6 +33,7 @@ from windrow.core.status import Status
 from windrow.engines.protocol import Engine
 from windrow.errors import ConfigError, EngineError, Refused, WindrowError
 from windrow.observe.metrics import Meter
+from windrow.rollout.config import check_same
 from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
 from windrow.rollout.fleet import Fleet, Patience
 from windrow.rollout.intake import Intake
@@ -40,7 +42,7 @@ from windrow.rollout.orders import (
     Order,
 )
 from windrow.rollout.pledges import Pledges
-from windrow.rollout.shelf import Shelf
+from windrow.rollout.snapshots import QueueSnapshot, bygone
 from windrow.rollout.summary import LedgerReader
 from windrow.rollout.supervision import Crew, first_of
 from windrow.rollout.trays import Forget, Job
@@ -53,6 +55,8 @@ log = logging.getLogger(__name__)
 ALL = -1
 LEFT = "its scheduler was shut down"
 OVER = "the scheduler was shut down; make a new one"
+RESTORED = "restore"
+"""Holds the gate of a restored queue until its engines have the weights of then."""
 STOP_S = 30.0
 """How long episodes and hands may take to end when everything ends."""
 
@@ -66,17 +70,6 @@ class QueueOptions(Value, frozen=True, kw_only=True, gc=True):
     filters: Mapping[Mode, GroupFilter] = {}
     record: Callable[[AnyEvent, float], None] | None = None
     """Told every event before it is acted on: a journal."""
-
-
-class QueueSnapshot(Value, frozen=True, kw_only=True, gc=True):
-    """A queue at one moment: what the machine knew, what lay on the shelf, how far the sources were."""
-
-    machine: bytes
-    shelf: Shelf
-    unscored: dict[str, tuple[Trajectory, ...]]
-    """Episodes that waited for their score, by kind."""
-    positions: dict[Mode, dict[str, int]]
-    steps_are_versions: bool
 
 
 class GroupQueueManager:
@@ -111,6 +104,8 @@ class GroupQueueManager:
         self._clock_offset = 0.0
         self._reader = LedgerReader()
         self._is_restored = False
+        self._positions: dict[Mode, dict[str, int]] = {}  # of restored sources that are not there yet
+        self.lacks_weights = False  # it was restored, and nobody has given the engines the weights of then
 
     # life
 
@@ -168,6 +163,8 @@ class GroupQueueManager:
     def add_source(self, mode: Mode, source: TaskSource, group_filter: GroupFilter | None) -> None:
         """A mode that had no tasks has some."""
         self._dispatch.sources[mode] = source
+        if mode in self._positions:
+            source.restore(self._positions.pop(mode))
         if group_filter is not None:
             self._dispatch.filters[mode] = group_filter
         for tag in self.machine.settings.of(mode).shares:
@@ -184,31 +181,40 @@ class GroupQueueManager:
         )
 
     def restore(self, snapshot: QueueSnapshot) -> None:
-        """Go on from a snapshot, before the start; what was in play then is played again by whoever joins."""
+        """Go on from a snapshot, before the start; what was in play then is played again by whoever joins.
+
+        If engines were given weights then, nothing is generated before they are given them again.
+        """
         if self._started is not None:
             raise Refused("a queue that runs cannot be restored; make a new one and restore it before it starts")
-        self.machine = self._dispatch.machine = Machine.restore(snapshot.machine)
+        machine = Machine.restore(snapshot.machine)
+        check_same(machine.settings, self.machine.settings)
+        self.machine = self._dispatch.machine = machine
         self._dispatch.shelf = snapshot.shelf.copy()
         for kind, trajectories in snapshot.unscored.items():
             for trajectory in trajectories:
                 self._dispatch.trays.put(kind, trajectory)
-        for mode, position in snapshot.positions.items():
-            self._dispatch.sources[mode].restore(position)
+        self._positions = dict(snapshot.positions)
+        for mode, source in self._dispatch.sources.items():
+            if mode in self._positions:
+                source.restore(self._positions.pop(mode))
         self.steps_are_versions = snapshot.steps_are_versions
+        self.lacks_weights = not snapshot.steps_are_versions
         self._is_restored = True
+
+    def have_weights(self) -> None:
+        """The engines were given weights; a queue that was restored may go on."""
+        self.steps_are_versions = False
+        if self.lacks_weights:
+            self.lacks_weights = False
+            self.tell(ResumeWanted(RESTORED))
 
     def _take_stock(self) -> None:
         """After a restore: who worked and waited then is gone; what was ordered is ordered again."""
-        status = self.machine.status()
-        for engine in status.engines:
-            for holder in engine.holders:
-                self.tell(ResumeWanted(holder))
-            self.tell(EngineLost(engine.engine, "the queue was restored"))
-        for worker in status.workers:
-            self.tell(WorkerLost(worker, "the queue was restored"))
-        for lane in status.lanes.values():
-            for want in lane.waiting:
-                self.tell(WantWithdrawn(want.consumer))
+        for event in bygone(self.machine.status()):
+            self.tell(event)
+        if self.lacks_weights:
+            self.tell(SuspendWanted(RESTORED))
         for command in self.machine.outstanding():
             self._dispatch.carry_out(command)
 
@@ -288,6 +294,12 @@ class GroupQueueManager:
 
     def check_want(self, n: int, step: int, mode: Mode, consumer: str) -> None:
         """Refuse what `get_batch` would refuse, before anything is changed."""
+        if self.lacks_weights:
+            version = self.machine.version
+            raise Refused(
+                f"the run was restored at version {version} and its engines do not have those weights; "
+                f"call update_weights({version}, weights), or with a larger version, before get_batch"
+            )
         if consumer in self._dispatch.waiting:
             raise Refused(f"{consumer!r} waits for a batch already; await that call before the next one")
         if n == ALL and self._dispatch.sources[mode].is_endless:

@@ -6,10 +6,9 @@ was asked for and says what that is when it takes long.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -20,16 +19,19 @@ from windrow.errors import ConfigError, Refused, blame
 from windrow.nearest import did_you_mean
 from windrow.observe.metrics import Meter
 from windrow.protocol import DataProto
+from windrow.requests import Sampling
 from windrow.rollout.batching import make_batch
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig, kind_name
 from windrow.rollout.dispatch import Delivery
 from windrow.rollout.episodes import EpisodeSettings
+from windrow.rollout.passes import Asked, Progress, read_asked, whole
 from windrow.rollout.queue import STOP_S, GroupQueueManager
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.sharing import InferCluster, commons_of
 from windrow.rollout.summary import note_batch, note_state
 from windrow.rollout.workers import EnvWorker, Sighting
-from windrow.types import MODES, Mode, Value, but, checked
+from windrow.trajectory import Trajectory
+from windrow.types import MODES, AttemptId, Mode, Value, but, checked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +40,10 @@ C = TypeVar("C", RolloutConfig, EnvManagerConfig)
 
 Collator = Callable[[DataProto], DataProto]
 """Applied to the trajectories of a batch before it is returned."""
+
+
+Listener = Callable[[Sequence[Trajectory]], object]
+"""Looks at trajectories; what it returns does not matter."""
 
 
 class RolloutStatus(Value, frozen=True, kw_only=True):
@@ -72,6 +78,8 @@ class RolloutScheduler:
         self.infer_cluster = infer_cluster
         self._config = _checked(config, "config")
         self._env = _checked(env_manager_config, "env_manager_config")
+        self.listeners: list[Listener] = []
+        """Told the trajectories of every batch that is handed out."""
         self._collator = collator
         self._envs = self._env.kinds(self.mode)
         self._commons = commons_of(infer_cluster)
@@ -79,10 +87,7 @@ class RolloutScheduler:
         self._queue: GroupQueueManager | None = None
         self._workers: list[EnvWorker] = []
         self._reward_workers: list[RewardWorker] = []
-        self._has_asked = False
-        self._newest_step = 0  # that was asked for
-        self._answered_step: int | None = None  # the last step whose batch came
-        self._streamed = 0  # groups, by all streams
+        self._asking = ""  # who waits for a batch now
         self._meter = Meter()
         self._closed = False
         self._has_left = False  # everything that it started has ended
@@ -99,9 +104,13 @@ class RolloutScheduler:
         await self._ready()
 
     async def get_batch(self, data: DataProto, batch_size: int) -> DataProto | None:
-        """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes."""
-        step = _step_of(data)
-        n = _whole(batch_size, "batch size must be a whole number, or -1 for everything")
+        """The next `batch_size` trajectories (-1: all there will be); None if nothing more comes.
+
+        For validation `data.meta_info` may have, beside `global_step`, a `pass`, which names one of several passes of a
+        step, and `sampling`, settings in place of the configured ones in that pass.
+        """
+        asked = read_asked(data, self.mode, self._env.sampling)
+        n = whole(batch_size, "batch size must be a whole number, or -1 for everything")
         began = _now()
         try:
             queue = await self._ready()
@@ -109,31 +118,27 @@ class RolloutScheduler:
             if self._closed:
                 return None
             raise
-        self._check_step(step)
-        queue.check_want(n, step, self.mode, self.mode)
-        await queue.advance_step(step)
+        self._check(queue, asked, n)
+        await queue.advance_step(asked.step)
         self._commons.control.let_go()
-        again = self.mode == "val" and self._has_asked and step != self._answered_step
-        self._has_asked = True
-        self._newest_step = step
-        delivery = await queue.get_batch(n, step, self.mode, fresh_pass=again)
-        self._answered_step = step
+        delivery = await self._wait(queue, asked, n)
         if delivery is None:
             return None
         self._meter.observe("batch/wait_s", [_now() - began])
-        return await self._made(delivery, step)
+        return await self._made(delivery, asked.step, asked.sampling)
 
     async def stream(self) -> AsyncIterator[DataProto]:
         """Complete groups, one by one, as they form; each counts as trained when the next one is asked for."""
+        progress = self._progress
         while not self._closed:
             queue = await self._ready()
             size = queue.machine.settings.of(self.mode).group_size
-            step = self._streamed
+            step = progress.streamed
             delivery = await queue.get_batch(size, step, self.mode, f"{self.mode} stream")
             if delivery is None:
                 return
-            self._streamed += 1
-            yield await self._made(delivery, step)
+            progress.streamed += 1
+            yield await self._made(delivery, step, self._env.sampling)
 
     async def mark_trained(self, batch_id: int) -> None:
         """A batch was used; it will not be asked for again."""
@@ -185,6 +190,20 @@ class RolloutScheduler:
             await self._see_workers_off()
         self._has_left = True
 
+    def snapshot(self) -> bytes:
+        """Everything that the schedulers of its cluster have and know, to go on from with `restore`."""
+        if self._closed:
+            raise Refused(f"the {self.mode} scheduler was shut down; take snapshots before that")
+        return self._commons.snapshot()
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on, with all schedulers of its cluster, from a snapshot; before any of them has begun.
+
+        If engines were given weights then, `update_weights` comes before the next batch, with the version of then or a
+        larger one.
+        """
+        self._commons.restore(snapshot)
+
     def metrics(self) -> dict[str, float]:
         """Everything measured since the last look."""
         if self._queue is None:
@@ -235,12 +254,34 @@ class RolloutScheduler:
     def _all_workers(self) -> list[EnvWorker | RewardWorker]:
         return [*self._workers, *self._reward_workers]
 
-    def _check_step(self, step: int) -> None:
-        if step < self._newest_step:
+    @property
+    def _progress(self) -> Progress:
+        return self._commons.progress[self.mode]
+
+    def _check(self, queue: GroupQueueManager, asked: Asked, n: int) -> None:
+        """Refuse what cannot be, before anything is changed."""
+        self._progress.check(asked)
+        if self._asking and asked.consumer != self._asking:
             raise Refused(
-                f"global_step went back from {self._newest_step} to {step}; ask for {self._newest_step} again, "
-                f"or for a larger one"
+                f"{self._asking!r} waits for a batch, so {asked.consumer!r} cannot begin; await that call before"
             )
+        queue.check_want(n, asked.step, self.mode, asked.consumer)
+
+    async def _wait(self, queue: GroupQueueManager, asked: Asked, n: int) -> Delivery | None:
+        """Wait for what was asked for, which may be another pass over the tasks, sampled in another way."""
+        progress = self._progress
+        fresh = progress.begins_anew(asked)
+        for useless in progress.begin(asked):
+            await queue.mark_trained(useless)
+        for worker in self._workers:
+            worker.sample_with(self._stopping(asked.sampling))
+        self._asking = asked.consumer
+        try:
+            delivery = await queue.get_batch(n, asked.step, self.mode, asked.consumer, fresh_pass=fresh)
+        finally:
+            self._asking = ""
+        progress.end(asked, None if delivery is None else delivery.order.batch)
+        return delivery
 
     async def _ready(self) -> GroupQueueManager:
         """The queue, with workers on it."""
@@ -291,24 +332,29 @@ class RolloutScheduler:
         config, env = self._config, self._env
         context = min(engine.traits.context_tokens for engine in self.infer_cluster.workers.values())
         own = config.sequence_length if config.sequence_length is not None else context
-        codec = self.infer_cluster.worker_config.codec
-        stops = tuple(sorted({*env.sampling.stop_token_ids, *codec.stop_token_ids}))
         return EpisodeSettings(
-            codec=codec,
-            sampling=but(env.sampling, stop_token_ids=stops),
+            codec=self.infer_cluster.worker_config.codec,
+            sampling=self._stopping(env.sampling),
             max_turns=env.max_turns,
             limit_tokens=min(context, own),
             limit_is="context" if context <= own else "max_tokens",
             seed=config.seed,
         )
 
-    async def _made(self, delivery: Delivery, step: int) -> DataProto:
+    def _stopping(self, sampling: Sampling) -> Sampling:
+        """The same, with the tokens that end a message."""
+        stops = {*sampling.stop_token_ids, *self.infer_cluster.worker_config.codec.stop_token_ids}
+        return but(sampling, stop_token_ids=tuple(sorted(stops)))
+
+    async def _made(self, delivery: Delivery, step: int, sampling: Sampling) -> DataProto:
         """A delivery as a padded batch, made off the event loop."""
         began = _now()
         loop = asyncio.get_running_loop()
         batch = await loop.run_in_executor(self._commons.pool, partial(self._pad, delivery))
         self._meter.observe("batch/making_s", [_now() - began])
-        note_batch(self._meter, delivery)
+        for listener in self.listeners:
+            listener(delivery.trajectories)
+        note_batch(self._meter, delivery, {tag: env.success_at for tag, env in self._env.by_tag().items()})
         order = delivery.order
         batch.meta_info.update(
             global_step=step,
@@ -316,16 +362,19 @@ class RolloutScheduler:
             version=order.version,
             last=order.last,
             short=order.short,
-            temperature=self._env.sampling.temperature,
+            temperature=sampling.temperature,
             metrics={**batch.meta_info.get("metrics", {}), **self.metrics()},
         )
         return batch
 
     def _pad(self, delivery: Delivery) -> DataProto:
         config = self._config
+        trajectories = [*delivery.trajectories]
+        if config.order_rows == "task":
+            trajectories.sort(key=_by_task)
         batch = make_batch(
-            delivery.trajectories,
-            group_ids=[trajectory.attempt.group for trajectory in delivery.trajectories],
+            trajectories,
+            group_ids=[trajectory.attempt.group for trajectory in trajectories],
             rows=config.rows,
             sequence_length=config.sequence_length,
             pad_to_multiple=config.pad_to_multiple,
@@ -355,24 +404,9 @@ def _checked_mode(mode: str) -> Mode:
     raise ConfigError(f"mode must be train or val, got {mode!r}{did_you_mean(str(mode), MODES)}")
 
 
-def _whole(number: object, what: str) -> int:
-    """A whole number of any make."""
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        raise ConfigError(f"{what}, got {number!r}")
-    return int(number)
-
-
-def _step_of(data: DataProto) -> int:
-    way_out = "pass DataProto(meta_info={'global_step': step})"
-    if not isinstance(data, DataProto):
-        raise ConfigError(f"get_batch needs a DataProto that names the step, got {data!r:.60}; {way_out}")
-    step = _whole(
-        data.meta_info.get("global_step"),
-        f"get_batch needs data.meta_info['global_step'], a number from 0 up ({way_out})",
-    )
-    if step < 0:
-        raise ConfigError(f"get_batch needs data.meta_info['global_step'], a number from 0 up, got {step}")
-    return step
+def _by_task(trajectory: Trajectory) -> tuple[int, str, int, AttemptId]:
+    """Where a row stands if rows are in the order of tasks."""
+    return trajectory.task.ordinal, trajectory.task.tag, trajectory.seat, trajectory.attempt
 
 
 def _now() -> float:

@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from windrow.cluster.local import Cluster, EngineConfig
 from windrow.core.settings import Settings
 from windrow.engines.protocol import Engine
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, Refused
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig, check_shared, machine_settings
 from windrow.rollout.control import Control
 from windrow.rollout.dispatch import GroupFilter
 from windrow.rollout.fleet import Patience
+from windrow.rollout.passes import Progress
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
+from windrow.rollout.snapshots import Snapshot, load, save
 from windrow.sources.protocol import TaskSource
 from windrow.types import MODES, Mode
 
@@ -32,6 +34,8 @@ class Commons:
         self._tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]] = {}
         self._opened: GroupQueueManager | None = None
         self._control: Control | None = None
+        self._saved: Snapshot | None = None  # what it begins from, if it was restored
+        self.progress: dict[Mode, Progress] = {}  # of those who use it, and of those who did when it was saved
         self.is_over = False
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="windrow-batch")
 
@@ -49,11 +53,26 @@ class Commons:
                 )
             self._opened.add_source(mode, env.source(config.seed, mode), _filter(env))
         self._tenants = tenants
+        self.progress.setdefault(mode, Progress())
+
+    def snapshot(self) -> bytes:
+        """Everything at this moment."""
+        queue = self._opened or self._made()
+        return save(Snapshot(queue=queue.snapshot(), progress=self.progress))
+
+    def restore(self, data: bytes) -> None:
+        """Begin from a snapshot."""
+        if self._opened is not None:
+            raise Refused(
+                "a scheduler that has begun cannot be restored; make a new one and restore it before it begins"
+            )
+        self._saved = load(data)
+        self.progress |= self._saved.progress
 
     async def open(self) -> GroupQueueManager:
         """The queue, started."""
         if self._opened is None:
-            self._opened = self._make()
+            self._opened = self._made()
             self._control = Control(self._opened)
         await self._opened.start()
         return self._opened
@@ -66,6 +85,7 @@ class Commons:
     async def move_out(self, mode: Mode, workers: Sequence[str], rewarded: Sequence[str]) -> None:
         """A scheduler leaves with its workers and the rewards of some kinds; the last one ends everything."""
         self._tenants.pop(mode, None)
+        self.progress[mode] = Progress()  # whoever comes next begins anew
         if self._tenants:
             if self._opened is not None:
                 await self._opened.dismiss(mode, workers, rewarded)
@@ -77,7 +97,8 @@ class Commons:
         finally:
             self.pool.shutdown(wait=False)
 
-    def _make(self) -> GroupQueueManager:
+    def _made(self) -> GroupQueueManager:
+        """A queue that has not begun."""
         config = next(iter(self._tenants.values()))[0]
         sources: dict[Mode, TaskSource] = {m: env.source(c.seed, m) for m, (c, env) in self._tenants.items()}
         filters: dict[Mode, GroupFilter] = {}
@@ -90,7 +111,10 @@ class Commons:
             stall_after_s=config.stall_after_s,
             filters=filters,
         )
-        return GroupQueueManager(_settings(self._tenants), sources, self._cluster.workers, options)
+        queue = GroupQueueManager(_settings(self._tenants), sources, self._cluster.workers, options)
+        if self._saved is not None:
+            queue.restore(self._saved.queue)
+        return queue
 
 
 def commons_of(cluster: InferCluster) -> Commons:

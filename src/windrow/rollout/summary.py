@@ -1,14 +1,19 @@
 """What a batch and a queue look like in numbers."""
 
+from collections.abc import Mapping
+
 from windrow.core.ledger import Account, Ledger
 from windrow.core.status import Status
 from windrow.observe.metrics import Meter
 from windrow.rollout.dispatch import Delivery
 from windrow.types import Mode
 
+ROUNDING = 1e-6
+"""A score that is made of parts may fall short of what they add up to by so much."""
 
-def note_batch(meter: Meter, delivery: Delivery) -> None:
-    """Measure what was handed out."""
+
+def note_batch(meter: Meter, delivery: Delivery, success_at: Mapping[str, float]) -> None:
+    """Measure what was handed out; `success_at` has for each tag the score that counts as a success."""
     trajectories = delivery.trajectories
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     meter.count("batch/trajectories_total", len(trajectories))
@@ -24,8 +29,12 @@ def note_batch(meter: Meter, delivery: Delivery) -> None:
     meter.observe("episode/requests", (turn.requests for turn in turns))
     for trajectory in trajectories:
         meter.count("episode/ended_total", part=trajectory.ending)
-        if trajectory.task.tag:
-            meter.observe("episode/score_by_tag", [trajectory.score], trajectory.task.tag)
+        tag = trajectory.task.tag
+        succeeded = trajectory.score >= success_at[tag] - ROUNDING
+        meter.judge("episode/success", [succeeded])
+        if tag:
+            meter.observe("episode/score_by_tag", [trajectory.score], tag)
+            meter.judge("episode/success_by_tag", [succeeded], tag)
         for name, value in trajectory.scores.items():
             meter.observe("reward/part", [value], name)
         if trajectory.reward_ended_at:

@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 from windrow.engines.protocol import Engine
 from windrow.envs.places import Place, open_place
 from windrow.errors import ConfigError, EngineError, EnvError, PromptTooLong, RewardError, WindrowError, blame, trace_of
+from windrow.requests import Sampling
 from windrow.rollout.config import kind_name
 from windrow.rollout.env_config import EnvKind
 from windrow.rollout.episodes import Episode, EpisodeSettings
@@ -121,6 +122,10 @@ class EnvWorker:
     def dismiss(self) -> None:
         """Its scheduler is gone: if it has not begun it need not."""
         self._is_dismissed = True
+
+    def sample_with(self, sampling: Sampling) -> None:
+        """Episodes that begin from now on are sampled like this."""
+        self._settings = but(self._settings, sampling=sampling)
 
     async def _serve(self, closings: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as group:

@@ -30,6 +30,8 @@ from windrow.types import AttemptId, Mode, Value
 
 log = logging.getLogger(__name__)
 
+D = TypeVar("D")
+
 MAGIC = b"windrow\x01"
 """The first bytes of a recording; the last of them is the version of the format."""
 ARRAY = 1
@@ -53,15 +55,28 @@ class Head(Value, frozen=True, kw_only=True, gc=True):
 
 def packed(trajectory: Trajectory) -> bytes:
     """A trajectory as bytes, exactly."""
-    try:
-        return _ENCODER.encode(trajectory)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise DataError(f"trajectory {trajectory.attempt} cannot be recorded: {error}") from error
+    return packed_value(trajectory, f"trajectory {trajectory.attempt}")
 
 
 def unpacked(data: bytes) -> Trajectory:
     """What `packed` made."""
     return _decoded(_TRAJECTORIES, data)
+
+
+def packed_value(value: object, what: str) -> bytes:
+    """Any value made of such parts as bytes, as exactly as a trajectory; `what` is named if it cannot be."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DataError(f"{what} cannot be recorded: {error}") from error
+
+
+def unpacked_value(data: bytes, kind: type[D], what: str) -> D:
+    """What `packed_value` made of a value of this kind."""
+    try:
+        return msgspec.msgpack.Decoder(kind, ext_hook=_extension, dec_hook=_as_it_is).decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DataError(f"{what} cannot be read: {error}") from error
 
 
 class Recorder:
@@ -229,9 +244,6 @@ def _between(handle: int, frame: Frame) -> bytes:
 def _framed(data: bytes) -> bytes:
     start = struct.pack("<II", len(data), zlib.crc32(data))
     return start + struct.pack("<I", zlib.crc32(start)) + data
-
-
-D = TypeVar("D")
 
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[D]", data: bytes) -> D:

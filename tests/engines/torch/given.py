@@ -1,32 +1,21 @@
 """An engine on a tiny model, requests, and what a model says when it is asked plainly."""
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
+from tests.engines.kits import Endless
 from tests.engines.tiny import Kind, tiny_model
 from transformers import PreTrainedModel
 
 from windrow.engines.torch import TorchEngine
 from windrow.requests import Chunk, FinishReason, Request, Sampling
-from windrow.text import ByteCodec
 from windrow.types import but
 
-SAFETY_S = 120.0
-"""No test is judged by the clock; this only ends one that hangs."""
 CONTEXT = 256
-
-T = TypeVar("T")
-
-
-class Endless(ByteCodec):
-    """No token ends a message."""
-
-    stop_token_ids = ()  # type: ignore[assignment]  # none at all
 
 
 class Heard:
@@ -61,21 +50,6 @@ class Heard:
             prompt=np.concatenate([self.asked.prompt, np.array(self.tokens, np.int32)]),
             sampled=self.asked.sampled + len(self.tokens),
         )
-
-
-def run_async(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test as a coroutine; it fails if it leaves a task behind."""
-
-    @functools.wraps(test)
-    def runs(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(SAFETY_S):
-                await test(*args, **kwargs)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        asyncio.run(bounded())
-
-    return runs
 
 
 def made(kind: Kind = "qwen2", *, seed: int = 0, context: int = CONTEXT, **options: Any) -> TorchEngine:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.engines.kits import run_async
 from tests.engines.tiny import tiny_model
 from tests.engines.torch.given import (
     CONTEXT,
@@ -22,7 +23,6 @@ from tests.engines.torch.given import (
     logprobs_of,
     made,
     request,
-    run_async,
     started,
 )
 from transformers import Qwen2Config

@@ -4,8 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
+from tests.engines.kits import run_async
 from tests.engines.tiny import Kind
-from tests.engines.torch.given import Heard, ask, begun, hear, hear_all, made, prompt, request, run_async, started
+from tests.engines.torch.given import Heard, ask, begun, hear, hear_all, made, prompt, request, started
 
 from windrow.errors import ConfigError
 from windrow.types import but

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.engines.kits import Endless, run_async
 from tests.engines.torch.given import (
     CONTEXT,
-    Endless,
     Heard,
     ask,
     begun,
@@ -18,7 +18,6 @@ from tests.engines.torch.given import (
     logprobs_of,
     prompt,
     request,
-    run_async,
     started,
 )
 

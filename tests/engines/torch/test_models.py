@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.engines.kits import Endless, run_async
 from tests.engines.tiny import Kind, tiny_model, tiny_tokenizer
-from tests.engines.torch.given import CONTEXT, Endless, expected, hear, hear_all, made, request, run_async, started
+from tests.engines.torch.given import CONTEXT, expected, hear, hear_all, made, request, started
 from transformers import (
     BloomConfig,
     Gemma2Config,

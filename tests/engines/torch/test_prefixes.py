@@ -4,7 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from tests.engines.torch.given import ask, begun, expected, hear, hear_all, prompt, request, run_async, started
+from tests.engines.kits import run_async
+from tests.engines.torch.given import ask, begun, expected, hear, hear_all, prompt, request, started
 
 from windrow.engines.torch import TorchEngine
 from windrow.engines.torch.slots import WORTH_COPYING, Slots

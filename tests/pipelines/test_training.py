@@ -1,0 +1,175 @@
+"""A whole run: it trains, keeps its books, writes everything down, and goes on from where it was."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from tests.pipelines.kit import LAKE, Notes, exact, go_on, losses, small, train
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from windrow.errors import ConfigError, TrainError
+from windrow.pipelines.config import Saving, Validation
+from windrow.pipelines.evaluation import check_one_version
+from windrow.pipelines.training import Outcome
+from windrow.protocol import DataProto
+from windrow.store.run import RunFolder
+from windrow.train.config import EstimatorConfig, LossConfig, OptimizerConfig, TrainConfig
+from windrow.types import but
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, RunFolder, Notes]:
+    notes = Notes()
+    outcome, folder = train(exact(small(steps=4)), tmp_path_factory.mktemp("runs"), notes)
+    return outcome, folder, notes
+
+
+def test_a_run_reports_before_and_after_and_every_step(finished: tuple[Outcome, RunFolder, Notes]):
+    outcome, folder, notes = finished
+    assert [each.step for each in outcome.curve] == [0, 2, 4]
+    assert (outcome.before, outcome.after) == (outcome.curve[0], outcome.curve[-1])
+    assert outcome.before.tasks == 16
+    assert [each.greedy is not None for each in outcome.curve] == [True, False, True]
+    assert [report.step for report in notes.steps] == [1, 2, 3, 4]
+    assert all(0 < report.utilisation <= 1 for report in notes.steps)
+    assert [line.step for line in folder.metrics] == [1, 2, 3, 4]
+
+
+def test_the_books_balance_at_the_end(finished: tuple[Outcome, RunFolder, Notes]):
+    accounts = finished[0].ledger["train"]
+    assert isinstance(accounts, dict)
+    attempts = accounts["attempts"]
+    assert attempts["alive"] == 0
+    assert attempts["trained"] == 4 * 16
+    assert attempts["admitted"] == attempts["trained"] + attempts["delivered"] + sum(attempts["dropped"].values())
+
+
+def test_synchronous_training_is_on_its_own_samples_alone(finished: tuple[Outcome, RunFolder, Notes]):
+    for line in finished[1].metrics:
+        assert line.values["batch/lag_versions/max"] == 0
+        if "train/mismatch_mean" in line.values:
+            assert line.values["train/mismatch_mean"] < 1e-5
+            assert line.values["train/stale_share"] == 0
+
+
+def test_the_newest_checkpoint_is_a_model_that_anybody_can_load(finished: tuple[Outcome, RunFolder, Notes]):
+    checkpoint = finished[1].checkpoints.load()
+    assert checkpoint.step == 4
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path("model"))
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.path("model"))
+    assert len(tokenizer) == model.config.vocab_size
+    trained = torch.load(checkpoint.path("trainer.pt"), weights_only=True)["actor"]["weights"]
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, trained[f"model.{name}"]), name
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_loses_what_an_undisturbed_one_loses(
+    finished: tuple[Outcome, RunFolder, Notes], tmp_path: Path
+):
+    _, folder = train(exact(small(steps=2)), tmp_path)
+    outcome = go_on(exact(small(steps=4)), folder.path)
+    assert losses(folder) == losses(finished[1])
+    assert len(losses(folder)) >= 2, "nothing was learnt, so nothing was compared"
+    assert [(each.success, each.greedy) for each in outcome.curve[-1:]] == [
+        (each.success, each.greedy) for each in finished[0].curve[-1:]
+    ]
+
+
+def test_without_a_learning_rate_everything_stays_as_it_was(tmp_path: Path):
+    file = small(train=TrainConfig(optimizer=OptimizerConfig(lr=0.0)), steps=2)
+    outcome, folder = train(file, tmp_path)
+    states = [
+        torch.load(folder.checkpoints.load(step).path("trainer.pt"), weights_only=True)["actor"]["weights"]
+        for step in (1, 2)
+    ]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert outcome.before.greedy == outcome.after.greedy
+    for line in folder.metrics:
+        assert line.values.get("train/ratio", 1.0) == pytest.approx(1.0)
+
+
+def test_with_a_bound_generation_goes_on_and_stays_within_it_on_average(tmp_path: Path):
+    file = small(steps=5)
+    file = but(file, rollout=but(file.rollout, staleness=1.0))
+    _, folder = train(file, tmp_path)
+    lags = [line.values["batch/lag_versions/mean"] for line in folder.metrics]
+    assert len(lags) == 5
+    assert max(lags) > 0
+    assert sum(lags) / len(lags) <= 1.0
+
+
+def test_devices_that_training_shares_are_lent_to_it(tmp_path: Path):
+    file = small(devices=2, train_devices=(0,), steps=2)
+    file = but(file, rollout=but(file.rollout, staleness=1.0))
+    _, folder = train(file, tmp_path)
+    last = [*folder.metrics][-1].values
+    assert last["shrink_duration_ms"] > 0
+    assert last["expand_duration_ms"] > 0
+
+
+def test_training_ends_early_when_held_out_success_is_reached(tmp_path: Path):
+    file = small(steps=50, validate=Validation(tasks=16, every=1, at_once=16, stop_at=0.0))
+    outcome, _ = train(file, tmp_path)
+    assert outcome.steps == 1
+
+
+def test_training_ends_when_no_task_is_left(tmp_path: Path):
+    file = small(steps=50, validate=Validation(tasks=16, every=0, at_once=16))
+    file = but(file, rollout=but(file.rollout, train_env_manager=but(LAKE, max_tasks=8)))
+    outcome, _ = train(file, tmp_path)
+    assert outcome.steps == 2
+    assert outcome.after.step == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs"),
+    [("gae", {}), ("gigpo", {}), ("reinforce_pp", {}), ("rloo", {}), ("grpo", {"kl": 0.01, "entropy": 0.01})],
+)
+def test_every_estimator_trains(kind: str, needs: dict[str, float], tmp_path: Path):
+    settings = TrainConfig(
+        estimator=EstimatorConfig(kind=kind),  # type: ignore[arg-type]  # one of those above
+        loss=LossConfig(**needs),  # type: ignore[arg-type]  # numbers
+        optimizer=OptimizerConfig(lr=1e-3),
+    )
+    _, folder = train(small(train=settings, steps=2, validate=Validation(tasks=4, every=0)), tmp_path)
+    assert len(losses(folder)) >= 1
+    if kind != "grpo":
+        go_on(small(train=settings, steps=3, validate=Validation(tasks=4, every=0)), folder.path)
+
+
+def test_a_validation_with_two_versions_is_an_error():
+    batch = DataProto.from_dict({"policy_versions": torch.tensor([[-1, 3, 3], [-1, 4, -1]])})
+    with pytest.raises(TrainError, match="versions \\[3, 4\\]"):
+        check_one_version(batch)
+
+
+def test_what_cannot_work_is_refused_before_anything_begins():
+    with pytest.raises(ConfigError, match="train_devices \\[2\\] do not exist"):
+        small(devices=2, train_devices=(2,)).__post_init__()
+    with pytest.raises(ConfigError, match="leave one to generation"):
+        small(devices=1, train_devices=(0,)).__post_init__()
+    with pytest.raises(ConfigError, match="none is left for training"):
+        small(devices=1, validate=Validation(how="aside")).__post_init__()
+
+
+def test_a_run_that_is_cancelled_keeps_what_it_has_trained(tmp_path: Path):
+    from windrow.pipelines.agentic import train_agent
+    from windrow.pipelines.training import Training
+
+    file = small(steps=50, save=Saving(every=0), validate=Validation(tasks=4, every=0))
+    notes = Notes()
+
+    async def body(folder: RunFolder) -> None:
+        task = asyncio.create_task(train_agent(Training(file, folder, notes)))
+        while len(notes.steps) < 2:  # noqa: ASYNC110 -- a watcher is told, nobody waits for it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with RunFolder.create(tmp_path, "small", "") as folder:
+        asyncio.run(body(folder))
+    saved = folder.checkpoints.load()
+    assert saved.step >= 2
+    assert go_on(but(file, steps=saved.step + 1), folder.path).steps == saved.step + 1
