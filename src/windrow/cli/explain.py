@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from windrow.cli.output import Output
-from windrow.config import Loaded, Setting, describe, load, top_keys
+from windrow.config import Loaded, Setting, describe, load, top_keys, top_value
 from windrow.config.settings import REQUIRED
 from windrow.errors import ConfigError
 
@@ -27,9 +27,16 @@ examples:
   windrow explain examples/sim/long_tail.yaml slots=128 --json
   windrow explain examples/rollout/guess.yaml
   windrow explain --for rollout
+  windrow explain --for "train agentic"
 """
 
-MODELS = {"simulate": "windrow.sim.config.SimConfig", "rollout": "windrow.rollout.assembly.RolloutFile"}
+MODELS = {
+    "simulate": "windrow.sim.config.SimConfig",
+    "rollout": "windrow.rollout.assembly.RolloutFile",
+    "train agentic": "windrow.pipelines.config.Agentic",
+    "train rlvr": "windrow.pipelines.config.Rlvr",
+    "train sft": "windrow.pipelines.config.Cloning",
+}
 """What each command reads."""
 
 Row = dict[str, object]
@@ -65,6 +72,9 @@ def _fitting(files: list[Path], models: dict[str, type[msgspec.Struct]]) -> type
     if not files:
         return next(iter(models.values()))
     written = set(top_keys(files[0]))
+    named = models.get(f"train {top_value(files[0], [], 'pipeline')}")
+    if named is not None:
+        return named
     return max(models.values(), key=lambda model: len(written.intersection(model.__struct_fields__)))
 
 

@@ -54,9 +54,13 @@ class Entry:
 
 
 COMMANDS = {
+    "train": Entry("windrow.cli.train", "train a policy, or go on with a run that was stopped"),
     "rollout": Entry("windrow.cli.rollout", "collect batches with real engines and environments, without training"),
+    "runs": Entry("windrow.cli.runs", "list runs: how far they came, how good they are"),
+    "export": Entry("windrow.cli.export", "copy the model of a run to where others can load it"),
     "simulate": Entry("windrow.cli.simulate", "play the scheduler against modelled engines and environments"),
     "env": Entry("windrow.cli.env", "list environments, check one for the usual mistakes, play one"),
+    "examples": Entry("windrow.cli.examples", "list the examples, and the command that runs each"),
     "explain": Entry("windrow.cli.explain", "list every setting, its meaning, its value and where that is from"),
     "replay": Entry("windrow.cli.replay", "rebuild the scheduler from a journal and check its promises"),
     "story": Entry("windrow.cli.story", "tell what happened to one group or attempt"),

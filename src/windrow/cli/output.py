@@ -109,6 +109,10 @@ class Output:
             self._stdout.write(f"{self._result.decode()}\n")
         self._stdout.flush()
 
+    def live_console(self) -> "Console | None":
+        """Where bars can be drawn; None if nobody looks at a terminal."""
+        return self._console(self._stderr) if self._stderr.isatty() else None
+
     @property
     def _human(self) -> TextIO:
         return self._stderr if self.json else self._stdout

@@ -5,6 +5,7 @@ sums and differences. Nothing is asked that the settings do not allow.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from math import gcd
 from random import Random
 from typing import Annotated, Any
@@ -25,15 +26,21 @@ class Arithmetic(Value, frozen=True, kw_only=True):
     smallest: int = 0
     largest: Annotated[int, Meta(le=10**9)] = 99
     """Numbers in the question lie between these two."""
+    later: tuple[int, int] | None = None
+    """Where those after the first lie; None: like the first."""
     terms: Annotated[int, Meta(ge=2, le=8)] = 2
     """How many numbers there are in a question."""
     negative: bool = False
     """Whether an answer may be below 0."""
+    carries: bool = True
+    """Whether a column of digits may carry or borrow; without, sums and differences go digit by digit."""
 
     def __post_init__(self) -> None:
         known_only("operations", self.operations, OPERATIONS)
         if not -(10**9) <= self.smallest <= self.largest:
             raise ConfigError(f"smallest is {self.smallest} and largest {self.largest}; there must be numbers between")
+        if not self.carries and (self.smallest < 0 or self.negative or not set(self.operations) <= {"+", "-"}):
+            raise ConfigError("carries is false; that makes sense for + and - and for numbers of 0 or more alone")
 
 
 class ArithmeticEnv(QuestionEnv[Arithmetic]):
@@ -47,17 +54,19 @@ class ArithmeticEnv(QuestionEnv[Arithmetic]):
         operations: Sequence[str] = Arithmetic().operations,
         smallest: int = 0,
         largest: int = 99,
+        later: Sequence[int] | None = None,
         terms: int = 2,
         negative: bool = False,
+        carries: bool = True,
     ) -> None:
         ops = tuple(operations)
-        chosen = {"smallest": smallest, "largest": largest, "terms": terms, "negative": negative}
-        super().__init__(settled(Arithmetic, operations=ops, **chosen))
+        chosen = {"smallest": smallest, "largest": largest, "terms": terms, "negative": negative, "carries": carries}
+        super().__init__(settled(Arithmetic, operations=ops, later=None if later is None else tuple(later), **chosen))
 
     def make(self, rng: Random, settings: Arithmetic) -> Question:
         for _ in range(TRIES):
             made = _sum(rng, settings)
-            if made is None:
+            if made is None or not (settings.carries or is_digit_by_digit(*made)):
                 continue
             answer = worked_out(*made)
             if answer >= 0 or settings.negative:
@@ -69,7 +78,7 @@ class ArithmeticEnv(QuestionEnv[Arithmetic]):
         return math_given(payload)
 
     def wander(self, rng: Random) -> str:
-        """Some whole number of the size that answers have."""
+        """Some whole number near the first of the question's, or of the size that answers have."""
         largest = self._settings.largest
         most = largest**2 if "*" in self._settings.operations else largest * self._settings.terms
         return str(rng.randint(-most if self._settings.negative else 0, max(most, 9)))
@@ -90,6 +99,22 @@ def worked_out(numbers: Sequence[int], signs: Sequence[str]) -> int:
     return total + add * product
 
 
+def is_digit_by_digit(numbers: Sequence[int], signs: Sequence[str]) -> bool:
+    """Whether no column carries or borrows on the way, from left to right; for sums and differences."""
+    total = numbers[0]
+    for sign, number in zip(signs, numbers[1:], strict=True):
+        columns = zip_longest(_digits(total), _digits(number), fillvalue=0)
+        if not all(0 <= (a + b if sign == "+" else a - b) <= 9 for a, b in columns):
+            return False
+        total += number if sign == "+" else -number
+    return True
+
+
+def _digits(number: int) -> list[int]:
+    """From the last to the first."""
+    return [int(digit) for digit in reversed(str(number))]
+
+
 def _sum(rng: Random, settings: Arithmetic) -> tuple[list[int], list[str]] | None:
     """Numbers and the signs between them; None if no quotient came out that is allowed."""
     signs = [rng.choice(settings.operations) for _ in range(settings.terms - 1)]
@@ -105,7 +130,7 @@ def _sum(rng: Random, settings: Arithmetic) -> tuple[list[int], list[str]] | Non
         elif sign == "/":
             number = gcd(product, rng.randint(settings.smallest, settings.largest))
         else:
-            number = rng.randint(settings.smallest, settings.largest)
+            number = rng.randint(*(settings.later or (settings.smallest, settings.largest)))
         if sign == "/" and not (max(2, settings.smallest) <= number <= settings.largest and product % number == 0):
             return None
         alone = sign in "+-"

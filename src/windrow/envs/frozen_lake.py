@@ -36,6 +36,8 @@ SIGNS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal", None: "edge"}
 
 NEAREST_GOAL = 2
 """A goal beside the start is found by saying anything."""
+FEWEST_HOLES = 0.01
+"""Between corners: with fewer nearly all maps are the same one, and there is nothing to hold out."""
 THINNER = 0.9
 """After so many maps that cannot be crossed there are fewer holes in the next ones."""
 TRIES = 20
@@ -49,15 +51,19 @@ class Lake(Value, frozen=True, kw_only=True):
     size: Annotated[int, Meta(ge=3, le=12)] = 4
     """Rows and columns."""
     holes: Annotated[float, Meta(ge=0, le=0.6)] = 0.2
-    """How likely a place is a hole."""
+    """How likely a place is a hole; between corners at least 0.01, or all maps would be the same."""
     slippery: bool = False
     """Two of three steps go sideways, as in Gymnasium."""
     corners: bool = False
     """Start and goal in opposite corners, as in Gymnasium; else anywhere."""
     max_steps: Annotated[int, Meta(ge=4)] | None = None
     """None: three times the size, on slippery ice 25 times."""
-    view: Literal["both", "grid", "words"] = "both"
-    """The map as a picture, or where things are in words."""
+    min_distance: Annotated[int, Meta(ge=1)] = NEAREST_GOAL
+    """Steps to the goal at the very least, on a random map."""
+    max_distance: Annotated[int, Meta(ge=1)] | None = None
+    """And at most; None: as many as the step limit allows."""
+    view: Literal["both", "grid", "words", "brief"] = "both"
+    """The map as a picture, where things are in words, or in as few words as possible."""
     rules: bool = True
     """Begin with what the signs mean."""
     map: tuple[str, ...] = ()
@@ -66,6 +72,25 @@ class Lake(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.map:
             _check(self.map, math.inf if self.slippery else self.steps)
+            return
+        least, most, across = self.min_distance, self.max_distance, 2 * self.size - 2
+        if least > across:
+            raise ConfigError(f"{NAME}.min_distance must be at most {across} at size {self.size}, got {least}")
+        needed = across if self.corners else least
+        words = f"{across}, the way between corners" if self.corners else f"min_distance, which is {least}"
+        if most is not None and most < needed:
+            raise ConfigError(f"{NAME}.max_distance must be at least {words}, got {most}")
+        if self.farthest < needed:
+            raise ConfigError(f"{NAME}.max_steps must be at least {words}, got {self.steps}")
+        if self.corners and self.holes < FEWEST_HOLES:
+            why = "or all maps are the same; give the one you want as map"
+            raise ConfigError(f"{NAME}.holes must be at least {FEWEST_HOLES} between corners, got {self.holes}, {why}")
+
+    @property
+    def farthest(self) -> int:
+        """The longest way to a goal."""
+        longest = self.size**2 if self.slippery else self.steps
+        return longest if self.max_distance is None else min(longest, self.max_distance)
 
     @property
     def steps(self) -> int:
@@ -124,7 +149,8 @@ class FrozenLakeEnv:
         return divmod(state, len(self._map[0]))
 
     def _step(self, said: str) -> Step:
-        return self._course.step(f"{said}\n{self._view()}", self._info)
+        seen = self._view() if self._lake.view == "brief" else f"{said}\n{self._view()}"
+        return self._course.step(seen, self._info)
 
     @property
     def _info(self) -> dict[str, Any]:
@@ -147,7 +173,7 @@ class FrozenLakeEnv:
 
     def _view(self) -> str:
         parts = {"both": (self._picture, self._words), "grid": (self._picture,), "words": (self._words,)}
-        return "\n".join(part() for part in parts[self._lake.view])
+        return self._brief() if self._lake.view == "brief" else "\n".join(part() for part in parts[self._lake.view])
 
     def _picture(self) -> str:
         rows = [[*row.replace("S", ".").replace("F", ".")] for row in self._map]
@@ -159,6 +185,14 @@ class FrozenLakeEnv:
         (goal,) = _all(self._map, "G")
         around = ", ".join(f"{way} {SIGNS[_sign(self._map, _beside(self._at, way))]}" for way in DIRECTIONS)
         return f"you {_spell(self._at)} goal {_spell(goal)}\n{around}"
+
+    def _brief(self) -> str:
+        """Which ways lead nearer to the goal, as the crow flies, and which are neither a hole nor the edge."""
+        (goal,) = _all(self._map, "G")
+        here = math.dist(self._at, goal)
+        nearer = [way for way in DIRECTIONS if math.dist(_beside(self._at, way), goal) < here]
+        safe = [way for way in DIRECTIONS if _sign(self._map, _beside(self._at, way)) not in (None, "H")]
+        return " ".join(["goal", *nearer, "safe", *safe])
 
 
 def ice() -> Any:  # noqa: ANN401 -- a class whose methods have no types
@@ -178,11 +212,10 @@ def _went(way: Direction, before: Place, now: Place) -> str:
 
 def _random_map(lake: Lake, rng: Random) -> tuple[str, ...]:
     holes = lake.holes
-    longest = lake.size**2 if lake.slippery else lake.steps
     while True:
         for _ in range(TRIES):
             rows, start = _any_map(lake, holes, rng)
-            if NEAREST_GOAL <= _distances(rows).get(start, 0) <= longest:
+            if lake.min_distance <= _distances(rows).get(start, 0) <= lake.farthest:
                 return rows
         holes *= THINNER
 

@@ -20,9 +20,10 @@ lambdas and classes of a script are); threads and processes need an event loop o
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Protocol, TypeVar, assert_never
+from typing import Annotated, Any, Generic, Protocol, TypeVar, assert_never
 
 from windrow.envs.protocol import DEADLINE, Env, EnvFactory, Isolation, Observation, Step
 from windrow.errors import ConfigError, EnvError, blame
@@ -33,8 +34,6 @@ from windrow.isolation.settings import HostSettings
 from windrow.isolation.threads import ThreadHost, Threads, ThreadSettings
 from windrow.trajectory import Task
 from windrow.types import Meta, Value, checked
-
-H = TypeVar("H")
 
 DYING_S = 0.5
 """How long closing an environment waits for a process that was killed; on a busy machine it may take longer to die."""
@@ -130,10 +129,19 @@ class _InThreads:
             on_the_real_clock(threads.settings.name)
 
     def make(self) -> Env:
-        return _ThreadEnv(self.threads)
+        return _Away(self._take, self._leave)
 
     async def close(self) -> None:
         await self.threads.close()
+
+    async def _take(self) -> ThreadHost:
+        return self.threads.take()
+
+    async def _leave(self, host: ThreadHost) -> None:
+        try:
+            await host.call_last("close", DEADLINE.get())
+        finally:
+            self.threads.give_back(host)
 
 
 class _InProcesses:
@@ -143,77 +151,59 @@ class _InProcesses:
             hosts.open()
 
     def make(self) -> Env:
-        return _ProcessEnv(self.hosts)
+        return _Away(self.hosts.take, self._leave)
 
     async def close(self) -> None:
         await self.hosts.close()
 
-
-class _ThreadEnv:
-    """An environment as seen from outside its thread."""
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-        self._host: ThreadHost | None = None
-
-    async def start(self, task: Task) -> Observation:
-        self._host = self._threads.take()
-        observation: Observation = await self._host.call("start", DEADLINE.get(), task)
-        return observation
-
-    async def step(self, action: str) -> Step:
-        step: Step = await _begun(self._host).call("step", DEADLINE.get(), action)
-        return step
-
-    async def close(self) -> None:
-        host, self._host = self._host, None
-        if host is None:
-            return
-        try:
-            await host.call_last("close", DEADLINE.get())
-        finally:
-            self._threads.give_back(host)
-
-
-class _ProcessEnv:
-    """An environment as seen from outside its process."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-        self._host: Host | None = None
-
-    async def start(self, task: Task) -> Observation:
-        self._host = await self._hosts.take()
-        observation: Observation = await self._host.call("start", DEADLINE.get(), task)
-        return observation
-
-    async def step(self, action: str) -> Step:
-        step: Step = await _begun(self._host).call("step", DEADLINE.get(), action)
-        return step
-
-    async def close(self) -> None:
-        host, self._host = self._host, None
-        if host is None:
-            return
+    async def _leave(self, host: Host) -> None:
         try:
             if host.is_alive:
                 await host.call("close", DEADLINE.get())
             else:
                 await _died(host)
         finally:
-            self._hosts.give_back(host)
+            self.hosts.give_back(host)
+
+
+class _Called(Protocol):
+    """A thread or a process with a guest in it."""
+
+    async def call(self, method: str, *args: object) -> Any: ...  # noqa: ANN401 -- whatever the method returns
+
+
+H = TypeVar("H", bound=_Called)
+
+
+class _Away(Generic[H]):
+    """An environment as seen from outside the thread or the process that it lives in."""
+
+    def __init__(self, take: Callable[[], Awaitable[H]], leave: Callable[[H], Awaitable[None]]) -> None:
+        self._take = take
+        self._leave = leave
+        self._host: H | None = None  # between the start and the end
+
+    async def start(self, task: Task) -> Observation:
+        self._host = await self._take()
+        observation: Observation = await self._host.call("start", DEADLINE.get(), task)
+        return observation
+
+    async def step(self, action: str) -> Step:
+        if self._host is None:
+            raise EnvError("an environment is played that was not started, or closed already; start it first")
+        step: Step = await self._host.call("step", DEADLINE.get(), action)
+        return step
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            await self._leave(host)
 
 
 async def _died(host: Host) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(DYING_S):
             await host.gone()
-
-
-def _begun(host: H | None) -> H:
-    if host is None:
-        raise EnvError("an environment is played that was not started, or closed already; start it first")
-    return host
 
 
 def _in_a_loop() -> bool:

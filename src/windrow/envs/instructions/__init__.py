@@ -4,9 +4,9 @@ Promises: the instructions of one question can be followed together, and `solve`
 says how, never stands alone. The same set of instructions is the same problem, in whatever order it is said.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from windrow.envs.instructions import rules as kinds_of
 from windrow.envs.instructions.rules import FILLERS, AnyRule, mended, read_rules, to_plain
@@ -21,6 +21,8 @@ VOCABULARY = (
     "tiger", "tree", "water", "wind", "winter", "wolf", "wood", "yellow",
 )  # fmt: skip
 VOWELS = "aeiou"
+MOST_GIVEN = 6
+"""Words that one instruction is about, at most."""
 TRIES = 1000
 
 
@@ -34,6 +36,8 @@ class Instructions(Value, frozen=True, kw_only=True):
     """Instructions in one question."""
     longest: Annotated[int, Meta(ge=2, le=60)] = 8
     """Words, lines and the like that may be asked for."""
+    words: Annotated[int, Meta(ge=MOST_GIVEN, le=len(VOCABULARY))] = len(VOCABULARY)
+    """Different words that instructions are about."""
 
     def __post_init__(self) -> None:
         if self.kinds:
@@ -47,8 +51,17 @@ class InstructionEnv(QuestionEnv[Instructions]):
 
     Settings = Instructions
 
-    def __init__(self, *, kinds: Sequence[str] = (), fewest: int = 1, most: int = 2, longest: int = 8) -> None:
-        super().__init__(settled(Instructions, kinds=tuple(kinds), fewest=fewest, most=most, longest=longest))
+    def __init__(
+        self,
+        *,
+        kinds: Sequence[str] = (),
+        fewest: int = 1,
+        most: int = 2,
+        longest: int = 8,
+        words: int = len(VOCABULARY),
+    ) -> None:
+        chosen = {"fewest": fewest, "most": most, "longest": longest, "words": words}
+        super().__init__(settled(Instructions, kinds=tuple(kinds), **chosen))
 
     def make(self, rng: Random, settings: Instructions) -> Question:
         for _ in range(TRIES):
@@ -88,48 +101,115 @@ def _some(rng: Random, settings: Instructions) -> list[AnyRule]:
     """Some rules, each of another kind, and no two about the same thing."""
     kinds = [*(settings.kinds or KINDS)]
     count = min(rng.randint(settings.fewest, settings.most), len(kinds))
-    return [KINDS[kind](rng, settings.longest) for kind in rng.sample(kinds, count)]
+    words = VOCABULARY[: settings.words]
+    return [KINDS[kind](rng, settings.longest, words) for kind in rng.sample(kinds, count)]
 
 
-def _words(rng: Random, least: int, most: int) -> tuple[str, ...]:
-    return tuple(rng.sample(VOCABULARY, rng.randint(least, max(least, min(most, 6)))))
+Words = tuple[str, ...]
 
 
-def _length(rng: Random, longest: int) -> AnyRule:
+class Maker(Protocol):
+    """Makes a rule up, about words or lines of which there may be so many."""
+
+    def __call__(self, rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule: ...
+
+
+def _words(rng: Random, words: Words, least: int, most: int) -> Words:
+    return tuple(rng.sample(words, rng.randint(least, max(least, min(most, MOST_GIVEN)))))
+
+
+def _repeat(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Repeat(text=" ".join(_words(rng, words, 2, longest)))
+
+
+def _sort(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Sort(given=_words(rng, words, 3, longest))
+
+
+def _reverse(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Reverse(given=_words(rng, words, 3, longest))
+
+
+def _initials(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Initials(given=_words(rng, words, 3, longest))
+
+
+def _count_letter(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest  # one word, whatever the settings
+    word = rng.choice(words) + rng.choice(words)
+    return kinds_of.CountLetter(given=word, letter=rng.choice(word))
+
+
+def _json(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest  # few keys, whatever the settings
+    return kinds_of.Json(keys=_words(rng, words, 1, 3))
+
+
+def _include(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Include(given=_words(rng, words, 1, min(longest, 3)))
+
+
+def _times(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    return kinds_of.Times(given=rng.choice(words), count=rng.randint(2, max(2, min(longest, 5))))
+
+
+def _begin(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest
+    return kinds_of.Begin(given=rng.choice(words))
+
+
+def _end(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest
+    return kinds_of.End(given=rng.choice(words))
+
+
+def _length(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del words  # any will do
     how = rng.choice(("exactly", "exactly", "at least"))
     return kinds_of.Length(count=rng.randint(2, longest), how="at least" if how == "at least" else "exactly")
 
 
-def _repeat(rng: Random, longest: int) -> AnyRule:
-    return kinds_of.Repeat(text=" ".join(_words(rng, 2, longest)))
+def _avoid(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest, words
+    return kinds_of.Avoid(letter=rng.choice(VOWELS))
 
 
-def _times(rng: Random, longest: int) -> AnyRule:
-    return kinds_of.Times(given=rng.choice(VOCABULARY), count=rng.randint(2, max(2, min(longest, 5))))
+def _lines(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del words
+    return kinds_of.Lines(count=rng.randint(2, min(longest, 6)))
 
 
-def _count_letter(rng: Random, longest: int) -> AnyRule:
-    del longest  # one word, whatever the settings
-    word = rng.choice(VOCABULARY) + rng.choice(VOCABULARY)
-    return kinds_of.CountLetter(given=word, letter=rng.choice(word))
+def _bullets(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del words
+    return kinds_of.Bullets(count=rng.randint(2, min(longest, 6)))
 
 
-KINDS: dict[str, Callable[[Random, int], AnyRule]] = {
+def _case(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del longest, words
+    return kinds_of.Case(case=rng.choice(("upper", "lower")))
+
+
+def _quoted(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
+    del rng, longest, words
+    return kinds_of.Quoted()
+
+
+KINDS: dict[str, Maker] = {
     "repeat": _repeat,
-    "sort": lambda rng, longest: kinds_of.Sort(given=_words(rng, 3, longest)),
-    "reverse": lambda rng, longest: kinds_of.Reverse(given=_words(rng, 3, longest)),
-    "initials": lambda rng, longest: kinds_of.Initials(given=_words(rng, 3, longest)),
+    "sort": _sort,
+    "reverse": _reverse,
+    "initials": _initials,
     "count_letter": _count_letter,
-    "json": lambda rng, _: kinds_of.Json(keys=_words(rng, 1, 3)),
-    "include": lambda rng, longest: kinds_of.Include(given=_words(rng, 1, min(longest, 3))),
+    "json": _json,
+    "include": _include,
     "times": _times,
-    "begin": lambda rng, _: kinds_of.Begin(given=rng.choice(VOCABULARY)),
-    "end": lambda rng, _: kinds_of.End(given=rng.choice(VOCABULARY)),
+    "begin": _begin,
+    "end": _end,
     "length": _length,
-    "avoid": lambda rng, _: kinds_of.Avoid(letter=rng.choice(VOWELS)),
-    "lines": lambda rng, longest: kinds_of.Lines(count=rng.randint(2, min(longest, 6))),
-    "bullets": lambda rng, longest: kinds_of.Bullets(count=rng.randint(2, min(longest, 6))),
-    "case": lambda rng, _: kinds_of.Case(case=rng.choice(("upper", "lower"))),
-    "quoted": lambda _, __: kinds_of.Quoted(),
+    "avoid": _avoid,
+    "lines": _lines,
+    "bullets": _bullets,
+    "case": _case,
+    "quoted": _quoted,
 }
 """What makes a rule of each kind up."""

@@ -16,9 +16,11 @@ from windrow.envs.questions import QUESTION, Question, QuestionEnv, known_only, 
 from windrow.errors import ConfigError, EnvError
 from windrow.types import Meta, Value, to_json
 
-KINDS: tuple[Kind, ...] = ("list", "text")
-ENTRY = {"list": "f(xs)", "text": "f(s)"}
-TAKES = {"list": "It takes a list of whole numbers", "text": "It takes a text"}
+KINDS: tuple[Kind, ...] = ("list", "text", "number")
+USUAL: tuple[Kind, ...] = ("list", "text")
+"""Numbers are for beginners: whoever wants them asks for them."""
+ENTRY = {"list": "f(xs)", "text": "f(s)", "number": "f(x)"}
+TAKES = {"list": "It takes a list of whole numbers", "text": "It takes a text", "number": "It takes a whole number"}
 TRIES = 1000
 PROBES = 24
 """Inputs by which programs are told apart."""
@@ -30,9 +32,11 @@ MANY_RESULTS = 3
 class Programs(Value, frozen=True, kw_only=True):
     """Which programs are asked for."""
 
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = USUAL
     steps: Annotated[int, Meta(ge=1, le=6)] = 2
-    """Steps before the end."""
+    """Steps before the end, at most."""
+    fewest: Annotated[int, Meta(ge=1, le=6)] | None = None
+    """And at least; None: always as many."""
     tests: Annotated[int, Meta(ge=2, le=64)] = 8
     """Hidden ones."""
     examples: Annotated[int, Meta(ge=0, le=4)] = 1
@@ -40,6 +44,8 @@ class Programs(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         known_only("kinds", self.kinds, KINDS)
+        if self.fewest is not None and self.fewest > self.steps:
+            raise ConfigError(f"fewest is {self.fewest} and steps {self.steps}; fewest must not be above steps")
 
 
 class ProgramEnv(QuestionEnv[Programs]):
@@ -47,13 +53,22 @@ class ProgramEnv(QuestionEnv[Programs]):
 
     Settings = Programs
 
-    def __init__(self, *, kinds: Sequence[str] = KINDS, steps: int = 2, tests: int = 8, examples: int = 1) -> None:
-        super().__init__(settled(Programs, kinds=tuple(kinds), steps=steps, tests=tests, examples=examples))
+    def __init__(
+        self,
+        *,
+        kinds: Sequence[str] = USUAL,
+        steps: int = 2,
+        fewest: int | None = None,
+        tests: int = 8,
+        examples: int = 1,
+    ) -> None:
+        chosen = {"steps": steps, "fewest": fewest, "tests": tests, "examples": examples}
+        super().__init__(settled(Programs, kinds=tuple(kinds), **chosen))
 
     def make(self, rng: Random, settings: Programs) -> Question:
         for _ in range(TRIES):
             kind = _kind(rng, settings)
-            parts = _parts(rng, kind, settings.steps)
+            parts = _parts(rng, kind, settings)
             key = _behaviour(kind, parts)
             question = _asked(kind, parts, key, settings) if _each_matters(kind, parts, key) else None
             if question is not None:
@@ -75,7 +90,7 @@ class ProgramEnv(QuestionEnv[Programs]):
         """Some program of the sort that is asked for."""
         rng = Random(rng.getrandbits(64))  # not the draws that made the question, should it come from the same seed
         kind = _kind(rng, self._settings)
-        return written(kind, _parts(rng, kind, self._settings.steps))
+        return written(kind, _parts(rng, kind, self._settings))
 
 
 def written(kind: Kind, parts: Sequence[Chosen]) -> str:
@@ -133,7 +148,9 @@ def _kind(rng: Random, settings: Programs) -> Kind:
     return next(kind for kind in KINDS if kind == chosen)
 
 
-def _parts(rng: Random, kind: Kind, steps: int) -> list[Chosen]:
+def _parts(rng: Random, kind: Kind, settings: Programs) -> list[Chosen]:
+    fewest = settings.steps if settings.fewest is None else settings.fewest
+    steps = settings.steps if fewest == settings.steps else rng.randint(fewest, settings.steps)
     parts = [*rng.sample(STEPS[kind], steps), rng.choice(ENDS[kind])]
     return [_chosen(rng, part) for part in parts]
 
@@ -142,11 +159,13 @@ def _chosen(rng: Random, part: Part) -> Chosen:
     return Chosen(part, rng.choice(part.choices))
 
 
-def _empty(kind: Kind) -> Any:  # noqa: ANN401 -- a list or a text
-    return [] if kind == "list" else ""
+def _empty(kind: Kind) -> Any:  # noqa: ANN401 -- a list, a text or a number
+    return {"list": [], "text": "", "number": 0}[kind]
 
 
-def _input(rng: Random, kind: Kind) -> Any:  # noqa: ANN401 -- a list or a text
+def _input(rng: Random, kind: Kind) -> Any:  # noqa: ANN401 -- as above
+    if kind == "number":
+        return rng.randint(-20, 40)
     length = rng.randint(1, 8)
     if kind == "text":
         return "".join(rng.choice(ALPHABET) for _ in range(length)).strip() or "no"

@@ -1,4 +1,4 @@
-"""What small programs are made of: steps that change a list or a text, and ends that say what is returned.
+"""What small programs are made of: steps that change a list, a text or a number, and ends that say what is returned.
 
 Promises: each says itself in words, as a line of Python and as a function, and the three mean the same. Everything is
 defined for empty input and for numbers below 0, and takes time in proportion to its input.
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from windrow.types import Value
 
-Kind = Literal["list", "text"]
+Kind = Literal["list", "text", "number"]
 
 LETTERS = ("a", "b", "e", "n", "o", "t")
 NONE = ("",)
@@ -19,6 +19,8 @@ BY = ("2", "3", "4", "5")
 ANY = tuple(map(str, range(-3, 13)))
 ADDED = tuple(map(str, [*range(-9, 0), *range(1, 10)]))
 FACTORS = ("-2", "-1", "2", "3", "4", "5", "6")
+DIGITS = tuple(map(str, range(1, 10)))
+FROM_TWO = DIGITS[1:]
 
 
 class Part(Value, frozen=True, gc=True):
@@ -100,6 +102,16 @@ STEPS: dict[Kind, tuple[Part, ...]] = {
         Part("drops repeated letters, keeping the first of each", "''.join(dict.fromkeys({v}))",
              lambda v, _: "".join(dict.fromkeys(v))),
     ),
+    "number": (
+        Part("adds {n}", "{v} + {n}", lambda v, n: v + n, DIGITS),
+        Part("takes {n} away", "{v} - {n}", lambda v, n: v - n, DIGITS),
+        Part("multiplies it by {n}", "{v} * {n}", lambda v, n: v * n, FROM_TWO),
+        Part("divides it by {n}, rounding down", "{v} // {n}", lambda v, n: v // n, FROM_TWO),
+        Part("keeps what is left over after sharing by {n}", "{v} % {n}", lambda v, n: v % n, FROM_TWO),
+        Part("subtracts it from {n}", "{n} - {v}", lambda v, n: n - v, DIGITS),
+        Part("raises it to {n} if it is below", "max({v}, {n})", lambda v, n: max(v, n), DIGITS),
+        Part("lowers it to {n} if it is above", "min({v}, {n})", lambda v, n: min(v, n), DIGITS),
+    ),
 }  # fmt: skip
 """What may happen on the way."""
 
@@ -117,5 +129,6 @@ ENDS: dict[Kind, tuple[Part, ...]] = {
         Part("returns its length", "len({v})", lambda v, _: len(v)),
         Part("returns how many '{n}' it has", "{v}.count('{n}')", lambda v, n: v.count(n), LETTERS),
     ),
+    "number": (Part("returns the result", "{v}", lambda v, _: v),),
 }
 """What may be returned."""

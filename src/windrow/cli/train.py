@@ -1,0 +1,193 @@
+"""`windrow train`: from a configuration to a policy that has learnt."""
+
+import argparse
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from windrow.cli.output import Column, Output
+from windrow.cli.watching import Spectator, minutes, percent
+from windrow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from windrow.pipelines.config import TrainFile
+    from windrow.pipelines.training import Outcome, Training
+    from windrow.pipelines.watching import Evaluation
+    from windrow.store.checkpoints import Checkpoint
+    from windrow.store.run import RunFolder
+
+DESCRIPTION = """\
+Train a policy: collect episodes, learn from them, serve the new weights, and validate on held-out tasks.
+Everything about the run is kept in its folder; one that was stopped or killed goes on with --resume.
+"""
+
+EPILOG = """\
+examples:
+  windrow train examples/demo.yaml
+  windrow train examples/demo.yaml seed=1 steps=20 --json
+  windrow train --resume runs/demo-20261116-120000
+"""
+
+GLANCE_S = 0.2
+"""Between looks at what goes on."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="a YAML file; not with --resume")
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="settings that replace those of the file"
+    )
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run, from its newest checkpoint")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    out.say(f"windrow train: {'going on with ' + args.resume if args.resume else args.config or ''}")
+    if args.resume:
+        return _resume(args, out)
+    if args.config is None:
+        raise ConfigError("command line: CONFIG is missing; windrow examples lists some")
+    from windrow.pipelines.config import read
+    from windrow.store.checkpoints import Keep
+    from windrow.store.run import RunFolder
+
+    loaded = read(args.config, args.overrides)
+    file = loaded.value
+    keep = Keep(last=file.save.keep)
+    with RunFolder.create(file.runs, file.name, _as_yaml(file), loaded.origins, keep=keep) as folder:
+        return _train(file, folder, None, out)
+
+
+def _resume(args: argparse.Namespace, out: Output) -> int:
+    from windrow.pipelines.config import read
+    from windrow.store.checkpoints import Keep
+    from windrow.store.run import RunFolder, find_run
+
+    given = [args.config, *args.overrides] if args.config else args.overrides
+    path = find_run(args.resume)
+    file = read(RunFolder.read(path).config_file, given).value
+    with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
+        checkpoint = folder.checkpoints.latest()
+        if folder.result is not None and checkpoint is not None and checkpoint.step >= getattr(file, "steps", 0):
+            raise ConfigError(f"run {path} is finished; steps=N above {checkpoint.step} lets it go on")
+        if checkpoint is None:
+            out.say("there is no checkpoint yet, so it begins anew")
+        folder.rewind(0 if checkpoint is None else checkpoint.step)
+        return _train(file, folder, checkpoint, out)
+
+
+def _train(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None", out: Output) -> int:
+    from transformers.utils import logging as transformers_logging
+
+    out.say(f"run folder: {folder.path}")
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours is enough
+    with folder.logged(), Spectator(out) as spectator:
+        try:
+            outcome = asyncio.run(_trained(file, folder, checkpoint, spectator))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            outcome = None
+    if outcome is None:
+        steps = folder.checkpoints.steps()
+        where = f"after {steps[-1]} updates" if steps else "before the first update"
+        out.warn(f"stopped {where}; go on with: windrow train --resume {folder.path}")
+        return 130
+    found = _json_of(outcome, folder)
+    folder.write_result(found)
+    _tell(outcome, folder, out)
+    out.result(found)
+    return 0
+
+
+async def _trained(
+    file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None", spectator: Spectator
+) -> "Outcome":
+    from windrow.pipelines.agentic import train_agent
+    from windrow.pipelines.config import Agentic, Cloning
+    from windrow.pipelines.rlvr import train_on_answers
+    from windrow.pipelines.sft import clone_behaviour
+    from windrow.pipelines.training import Training
+
+    if isinstance(file, Cloning):
+        return await clone_behaviour(file, folder, spectator)
+    run = Training(file, folder, spectator, checkpoint)
+    loop = train_agent if isinstance(file, Agentic) else train_on_answers
+    looking = asyncio.create_task(_look(run, spectator), name="glances")
+    try:
+        return await loop(run)
+    finally:
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+
+
+async def _look(run: "Training", spectator: Spectator) -> None:
+    """Show now and then what goes on."""
+    while True:
+        await asyncio.sleep(GLANCE_S)
+        spectator.glimpsed(run.glance())
+
+
+def _json_of(outcome: "Outcome", folder: "RunFolder") -> dict[str, object]:
+    """What scripts rely on."""
+    before, after = outcome.before, outcome.after
+    found: dict[str, object] = {
+        "before": before.success,
+        "after": after.success,
+        "before_greedy": before.greedy,
+        "after_greedy": after.greedy,
+        "heldout_tasks": after.tasks,
+        "steps": outcome.steps,
+        "seconds": outcome.seconds,
+        "run": str(folder.path),
+        "ledger": outcome.ledger,
+        "overlap": outcome.overlap,
+        "curve": [_point(each) for each in outcome.curve],
+    }
+    if after.domains:
+        found["domains"] = {
+            name: {
+                "before": before.domains.get(name),
+                "after": after.domains[name],
+                "before_greedy": before.greedy_domains.get(name),
+                "after_greedy": after.greedy_domains.get(name),
+            }
+            for name in after.domains
+        }
+    return found
+
+
+def _point(evaluation: "Evaluation") -> dict[str, object]:
+    return {"step": evaluation.step, "success": evaluation.success, "greedy": evaluation.greedy}
+
+
+def _tell(outcome: "Outcome", folder: "RunFolder", out: Output) -> None:
+    """The summary, and a picture of it."""
+    from windrow.cli.curve import draw_curve
+
+    before, after = outcome.before, outcome.after
+    rows = [
+        ("held-out success, sampled", percent(before.success), percent(after.success)),
+        ("held-out success, greedy", percent(before.greedy), percent(after.greedy)),
+        *(
+            (f"  {name}, sampled", percent(before.domains.get(name)), percent(value))
+            for name, value in after.domains.items()
+        ),
+    ]
+    out.table([Column("figure", "left"), "before", "after"], rows)
+    if outcome.overlap is not None:
+        out.say(f"{outcome.overlap} held-out problems among those trained on, compared by hash")
+    out.say(f"{outcome.steps} updates in {minutes(outcome.seconds)} minutes; {after.tasks} held-out tasks")
+    training = [
+        (line.step, line.values["episode/success"]) for line in folder.metrics if "episode/success" in line.values
+    ]
+    picture = draw_curve(folder.path / "curve.png", outcome.curve, training, folder.about.name)
+    out.say(f"learning curve: {picture}" if picture else "no learning curve: pip install 'windrow[plot]' draws one")
+    out.say(f"run folder:     {folder.path}")
+
+
+def _as_yaml(file: "TrainFile") -> str:
+    """The effective configuration, from which the run can go on."""
+    import yaml
+
+    from windrow.types import to_plain
+
+    return yaml.safe_dump(to_plain(file), sort_keys=False, allow_unicode=True)

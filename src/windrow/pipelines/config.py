@@ -1,0 +1,189 @@
+"""The files that `windrow train` reads: one model per pipeline, told apart by `pipeline`.
+
+Promises: what cannot work together is refused when it is read. Validation plays the training's environments on held-out
+tasks, unless it is given some of its own.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from windrow.config import Loaded, load, top_value
+from windrow.core.settings import Count, Natural, Share
+from windrow.engines.torch.settings import TorchSettings
+from windrow.errors import ConfigError
+from windrow.nearest import did_you_mean
+from windrow.observe.trackers import TrackerConfig
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.env_config import TagConfig
+from windrow.train.config import DemonstrationConfig, ModelConfig, TrainConfig
+from windrow.types import Meta, Value, but
+
+LIKE_TRAINING = RolloutConfig().val_env_manager
+"""Environments of validation that nobody has chosen."""
+
+
+class WarmStart(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """Learning from demonstrations, before anything is played."""
+
+    episodes: Annotated[Count, Meta(description="demonstrations that the environments' own solvers play")] = 1000
+    env_args: Annotated[
+        dict[str, Any], Meta(description="arguments of the environment in place of training's: easier tasks, say")
+    ] = {}
+    tags: Annotated[dict[str, dict[str, Any]], Meta(description="the same for each of several kinds")] = {}
+    noise: Annotated[Share, Meta(description="share of actions that are drawn at random instead of solved")] = 0.0
+    learn_noise: Annotated[bool, Meta(description="learn what was drawn at random as well")] = False
+    recording: Annotated[str, Meta(description="file of recorded trajectories to learn from instead")] = ""
+    min_score: Annotated[float, Meta(description="recorded trajectories that scored less are left out")] = 1.0
+    supervised: Annotated[DemonstrationConfig, Meta(description="how it is learnt")] = DemonstrationConfig()
+
+
+class Validation(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Success on held-out tasks, always under one version of the weights."""
+
+    tasks: Annotated[Count, Meta(description="held-out tasks")] = 512
+    every: Annotated[Natural, Meta(description="steps between validations on the way; 0: none")] = 10
+    greedy: Annotated[
+        bool, Meta(description="also with the likeliest token each time; on the way only if stop_at is set")
+    ] = True
+    how: Annotated[
+        Literal["between", "aside"],
+        Meta(description="between: it ends before the next update; aside: engines set aside keep their version for it"),
+    ] = "between"
+    engines: Annotated[Count, Meta(description="aside: how many engines")] = 1
+    at_once: Annotated[Count, Meta(description="episodes at the same time")] = 128
+    stop_at: Annotated[
+        Share | None, Meta(description="training ends when both kinds of success are at least this; none: after steps")
+    ] = None
+
+
+class Saving(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of a run."""
+
+    every: Annotated[Natural, Meta(description="steps between checkpoints; 0: only at the end")] = 20
+    keep: Annotated[Count, Meta(description="newest checkpoints that are kept; the best one is kept beside them")] = 2
+    trajectories: Annotated[Natural, Meta(description="trajectories of each step that are written down")] = 8
+
+
+class Common(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """What every pipeline with a model needs."""
+
+    name: Annotated[str, Meta(description="of the run and its folder")] = "run"
+    runs: Annotated[str, Meta(description="folder that holds the folders of runs")] = "runs"
+    seed: Annotated[int, Meta(description="of everything that is drawn")] = 0
+    model: Annotated[ModelConfig, Meta(description="what is trained")] = ModelConfig()
+    engine: Annotated[TorchSettings, Meta(description="how the embedded engines work")] = TorchSettings()
+    devices: Annotated[Count, Meta(description="logical devices; one engine on each")] = 1
+    validate: Annotated[Validation, Meta(description="on held-out tasks")] = Validation()
+    save: Annotated[Saving, Meta(description="checkpoints and samples")] = Saving()
+    trackers: Annotated[tuple[TrackerConfig, ...], Meta(description="services that are told the metrics")] = ()
+
+
+class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
+    """What the pipelines that learn by reinforcement have in common."""
+
+    steps: Annotated[Count, Meta(description="updates of the policy")] = 100
+    train: Annotated[TrainConfig, Meta(description="from batches to new weights")] = TrainConfig()
+    warm_start: Annotated[WarmStart | None, Meta(description="demonstrations first; none: begin with the model")] = None
+    train_devices: Annotated[
+        tuple[int, ...],
+        Meta(description="devices that training shares with generation, which gives them back meanwhile; none: apart"),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.train_devices) - set(range(self.devices)))
+        if unknown:
+            raise ConfigError(f"train_devices {unknown} do not exist; there are devices 0 to {self.devices - 1}")
+        if self.train_devices and len(set(self.train_devices)) == self.devices:
+            raise ConfigError("train_devices are all devices; leave one to generation, or leave train_devices out")
+        if self.validate.how == "aside" and self.validate.engines >= self.devices:
+            raise ConfigError(
+                f"validate.how aside sets {self.validate.engines} of {self.devices} engines aside, so that none is "
+                f"left for training; raise devices, or use between"
+            )
+
+
+class Agentic(
+    Reinforced, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True, tag_field="pipeline", tag="agentic"
+):
+    """Episodes of many turns."""
+
+    rollout: Annotated[RolloutConfig, Meta(description="what is collected, and how")] = RolloutConfig()
+
+    @property
+    def collecting(self) -> RolloutConfig:
+        return _settled(self, self.rollout)
+
+
+class Rlvr(
+    Reinforced, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True, tag_field="pipeline", tag="rlvr"
+):
+    """Questions with answers that can be verified, of several domains."""
+
+    domains: Annotated[dict[str, TagConfig], Meta(description="kinds of questions, each with a weight and a reward")]
+    rollout: Annotated[
+        RolloutConfig, Meta(description="how answers are collected; the environments stand in domains")
+    ] = RolloutConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.domains:
+            raise ConfigError("domains is empty; name at least one, with its environment")
+        if self.rollout.train_env_manager.tags:
+            raise ConfigError("rollout.train_env_manager.tags stands beside domains; put its environments into domains")
+
+    @property
+    def collecting(self) -> RolloutConfig:
+        env = but(self.rollout.train_env_manager, tags=dict(self.domains), max_turns=1)
+        return _settled(self, but(self.rollout, train_env_manager=env))
+
+
+class Cloning(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True, tag_field="pipeline", tag="sft"):
+    """Supervised fine-tuning on demonstrations."""
+
+    demonstrations: Annotated[WarmStart, Meta(description="what is learnt, and how")] = WarmStart()
+    rollout: Annotated[RolloutConfig, Meta(description="the environments that demonstrate and validate")] = (
+        RolloutConfig()
+    )
+
+    @property
+    def collecting(self) -> RolloutConfig:
+        return _settled(self, self.rollout)
+
+
+TrainFile = Agentic | Rlvr | Cloning
+PIPELINES: dict[str, type[Agentic] | type[Rlvr] | type[Cloning]] = {"agentic": Agentic, "rlvr": Rlvr, "sft": Cloning}
+
+
+def read(path: str | Path, overrides: list[str]) -> Loaded[Agentic | Rlvr | Cloning]:
+    """A file for `windrow train`, whichever pipeline it is for."""
+    named = top_value(path, overrides, "pipeline")
+    if named not in PIPELINES:
+        known = ", ".join(PIPELINES)
+        if named is None:
+            raise ConfigError(f"{path}: pipeline is missing; it says what to do: {known}")
+        raise ConfigError(
+            f"{path}: pipeline must be one of {known}, got {named!r}{did_you_mean(str(named), PIPELINES)}"
+        )
+    return load(path, overrides, PIPELINES[str(named)])
+
+
+def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> RolloutConfig:
+    """Collection with the seed of the run, and with validation like training if nothing else was said."""
+    val = rollout.val_env_manager
+    if val == LIKE_TRAINING:
+        val = _held_out(rollout.train_env_manager, file.validate)
+    return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks)
+
+
+def _held_out(env: EnvManagerConfig, validate: Validation) -> EnvManagerConfig:
+    return but(
+        env,
+        group_size=1,
+        group_size_redundancy=0,
+        filter="none",
+        task_source=None,
+        tasks=None,
+        max_tasks=validate.tasks,
+        num_env_groups=min(validate.at_once, validate.tasks),
+        num_workers=1,
+    )

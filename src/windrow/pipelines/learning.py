@@ -1,0 +1,168 @@
+"""Who learns in a run."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
+from windrow.pipelines.playing import save_model
+from windrow.pipelines.warm_start import lessons, make_tokenizer
+from windrow.pipelines.watching import Watcher
+from windrow.protocol import DataProto
+from windrow.store.checkpoints import Checkpoint
+from windrow.text import ChatCodec
+from windrow.trajectory import Trajectory
+from windrow.types import but
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from windrow.train.local import Roles
+    from windrow.train.weights import Packed
+
+T = TypeVar("T")
+
+MODEL, TRAINER = "model", "trainer.pt"
+"""Parts of a checkpoint."""
+
+
+class OffLoop(Protocol):
+    """Runs something that takes long somewhere else than on the event loop."""
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> Awaitable[T]: ...  # noqa: ANN401 -- handed over as they are
+
+
+class Learning:
+    """Those who have weights, and their language."""
+
+    def __init__(
+        self, file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast", model: "PreTrainedModel", roles: "Roles"
+    ) -> None:
+        from windrow.train.alarm import MismatchAlarm
+
+        self.tokenizer = tokenizer
+        self.codec = ChatCodec(tokenizer)
+        self.model = model
+        """Its form, and the weights that it began with."""
+        self.packed: Packed | None = None
+        self._roles = roles
+        self._alarm = MismatchAlarm(file.train)
+
+    def look_back(self, batch: DataProto) -> DataProto:
+        """The batch with what the reference and the critic think of it."""
+        if self._roles.reference is not None:
+            batch = self._roles.reference.log_probs(batch)
+        if self._roles.critic is not None:
+            batch = self._roles.critic.values(batch)
+        return batch
+
+    def train(self, batch: DataProto) -> dict[str, float]:
+        """New weights for everybody who learns."""
+        metrics = self._roles.actor.train(batch)
+        self._alarm.look(metrics)
+        if self._roles.critic is not None:
+            metrics |= self._roles.critic.train(batch)
+        return metrics
+
+    def pack(self, version: int) -> None:
+        """Copy the weights for the engines."""
+        self.packed = self._roles.pack(version)
+
+    def parts(self) -> dict[str, Callable[[Path], object]]:
+        """What a checkpoint holds of it."""
+        return {MODEL: self._save_model, TRAINER: self._save_trainer}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from there."""
+        import torch
+
+        state = torch.load(checkpoint.path(TRAINER), weights_only=True)
+        for name, role in self._everybody():
+            role.load_state_dict(state[name])
+        torch.set_rng_state(state["random"])
+
+    def close(self) -> None:
+        self._roles.close()
+
+    def _everybody(self) -> "list[tuple[str, Any]]":  # each has state_dict and load_state_dict
+        roles = self._roles
+        named = {"actor": roles.actor, "critic": roles.critic, "reference": roles.reference}
+        return [(name, role) for name, role in named.items() if role is not None]
+
+    def _save_model(self, path: Path) -> None:
+        save_model(path, self.model, self._roles.weights(), self.tokenizer)
+
+    def _save_trainer(self, path: Path) -> None:
+        import torch
+
+        state = {name: role.state_dict() for name, role in self._everybody()}
+        torch.save({**state, "random": torch.get_rng_state()}, path)
+
+
+async def learning(
+    file: Agentic | Rlvr,
+    watcher: Watcher,
+    checkpoint: Checkpoint | None,
+    off_loop: OffLoop,
+    shown: Callable[[list[Trajectory]], None],
+) -> Learning:
+    """Whoever learns, warmed up or as a checkpoint left it; `shown` is told the demonstrations."""
+    from windrow.train.models import load_model, load_tokenizer
+    from windrow.train.networks import Policy
+
+    envs = file.collecting.train_env_manager.by_tag()
+    if checkpoint is not None:
+        tokenizer = load_tokenizer(but(file.model, path=str(checkpoint.path(MODEL))))
+        vocabulary = checkpoint.meta["vocabulary"]
+    else:
+        tokenizer = await make_tokenizer(file.model, envs, file.warm_start)
+        vocabulary = len(tokenizer)
+    model = await off_loop(load_model, file.model, file.seed, vocabulary)
+    if checkpoint is None and file.warm_start is not None:
+        await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
+    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary))
+    if checkpoint is not None:
+        await off_loop(made.load, checkpoint)
+    return made
+
+
+def _roles(file: Agentic | Rlvr, model: "PreTrainedModel", vocabulary: int) -> "Roles":
+    """The roles of a run, in this process or in some of their own."""
+    train = file.train
+    if train.processes:
+        from windrow.train.team import Source, Trainers
+
+        source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=dict(model.state_dict()))
+        return Trainers(train, source, file.engine.dtype)
+    from windrow.train.local import LocalTrainers
+    from windrow.train.roles import Actor
+
+    actor = Actor(train, model, seed=file.seed, dtype=file.model.dtype, threads=train.threads)
+    return LocalTrainers(train, actor, file.engine.dtype)
+
+
+async def warm_up(
+    file: Agentic | Rlvr | Cloning,
+    network: "Module",
+    codec: ChatCodec,
+    lesson: WarmStart,
+    watcher: Watcher,
+    off_loop: OffLoop,
+    shown: Callable[[list[Trajectory]], None],
+) -> dict[str, float]:
+    """Clone what demonstrations show, with an optimizer that nobody else uses; what the last step said."""
+    from windrow.train.learner import Learner
+    from windrow.train.supervised import demonstrations, supervise
+
+    settings = lesson.supervised
+    envs = file.collecting.train_env_manager.by_tag()
+    watcher.stage("warm start", 0, settings.steps, "playing demonstrations")
+    played = await lessons(envs, codec, lesson, file.seed)
+    shown(played)
+    learner = Learner(network, settings.optimizer, settings.micro)
+
+    def told(step: int, metrics: dict[str, float]) -> None:
+        watcher.stage("warm start", step, settings.steps, f"loss {metrics['supervised/loss']:.3f}")
+
+    return await off_loop(supervise, learner, demonstrations(played), settings, file.seed, told)

@@ -1,0 +1,64 @@
+"""The first lessons: a tokenizer for what environments say, and behaviour cloned from demonstrations."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windrow.errors import ConfigError
+from windrow.pipelines.config import WarmStart
+from windrow.rollout.demonstrations import Manner, demonstrate, texts_of
+from windrow.rollout.env_config import EnvConfig
+from windrow.sources.recordings import Recording
+from windrow.text import ByteCodec, Codec
+from windrow.trajectory import Trajectory
+from windrow.types import but
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from windrow.train.config import ModelConfig
+
+Report = Callable[[int, int, str], None]
+"""Told how far it is: done, in all, a note."""
+
+
+async def make_tokenizer(
+    model: "ModelConfig", envs: Mapping[str, EnvConfig], warm_start: WarmStart | None
+) -> "PreTrainedTokenizerFast":
+    """The model's own; for one that is made on the spot, trained on what its environments say."""
+    from windrow.train.models import TINY, load_tokenizer
+
+    if model.path != TINY:
+        return load_tokenizer(model)
+    played = await demonstrate(envs, model.tiny.texts * len(envs), ByteCodec())
+    if warm_start is not None:
+        played += await demonstrate(_easier(envs, warm_start), model.tiny.texts * len(envs), ByteCodec())
+    return load_tokenizer(model, texts_of(played))
+
+
+async def lessons(envs: Mapping[str, EnvConfig], codec: Codec, warm_start: WarmStart, seed: int) -> list[Trajectory]:
+    """What is to be cloned: recorded trajectories, or demonstrations of the environments."""
+    if warm_start.recording:
+        return _recorded(warm_start.recording, warm_start.min_score)
+    manner = Manner(seed=seed, noise=warm_start.noise, learn_noise=warm_start.learn_noise)
+    return await demonstrate(_easier(envs, warm_start), warm_start.episodes, codec, manner)
+
+
+def _recorded(path: str, min_score: float) -> list[Trajectory]:
+    if not Path(path).is_file():
+        raise ConfigError(f"recording {path} is not there; trajectories of a run are in its folder")
+    found = [each for each in Recording(path) if each.score >= min_score]
+    if not found:
+        raise ConfigError(f"recording {path} has no trajectory with a score of {min_score:g} or more; lower min_score")
+    return found
+
+
+def _easier(envs: Mapping[str, EnvConfig], warm_start: WarmStart) -> dict[str, EnvConfig]:
+    """The same environments with the arguments of the warm start."""
+    unknown = sorted(set(warm_start.tags) - set(envs))
+    if unknown:
+        raise ConfigError(f"warm_start.tags names {unknown[0]}, which is not played; there are {', '.join(envs)}")
+    return {
+        tag: but(env, env_args={**env.env_args, **warm_start.env_args, **warm_start.tags.get(tag, {})})
+        for tag, env in envs.items()
+    }
