@@ -11,7 +11,7 @@ OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm soak check bench examples fix clean
+.PHONY: help install demo compare test test-vllm soak check bench examples fix clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,10 @@ $(STAMP): pyproject.toml
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## compare scheduling policies on a workload with a long tail
+demo: $(STAMP) ## train a tiny model on a multi-turn environment, minutes, no GPU
+	@$(BIN)/windrow train examples/demo.yaml
+
+compare: $(STAMP) ## compare scheduling policies on a workload with a long tail, in the simulator
 	@$(BIN)/windrow simulate examples/sim/long_tail.yaml --compare
 
 test: $(STAMP) ## everything that CI tests, with branch coverage of the core
@@ -56,11 +59,12 @@ check: $(STAMP) ## format, lint, layers, types
 	@echo "all good"
 
 bench: $(STAMP) ## measure each part beside its alternative
-	@for part in core batch router engine sandbox; do $(BIN)/windrow bench $$part || exit 1; done
+	@for part in core batch router engine sandbox async trl; do $(BIN)/windrow bench $$part || exit 1; done
 
 examples: $(STAMP) ## run every example at full size
 	@for script in examples/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
 	@for config in examples/rollout/*.yaml; do echo "$$config"; $(BIN)/windrow rollout $$config || exit 1; done
+	@for config in examples/demo.yaml examples/train/*.yaml; do echo "$$config"; $(BIN)/windrow train $$config || exit 1; done
 	@for config in examples/sim/*.yaml; do echo "$$config"; $(BIN)/windrow simulate $$config || exit 1; done
 
 fix: $(STAMP) ## format and repair what can be repaired
@@ -68,5 +72,5 @@ fix: $(STAMP) ## format and repair what can be repaired
 	@$(BIN)/ruff format --quiet .
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(VLLM) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage build dist
+	rm -rf $(VENV) $(VLLM) runs .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage build dist
 	find src tests examples -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ import pytest
 
 from windrow.errors import ConfigError
 from windrow.requests import Tokens
-from windrow.text import ByteCodec, ChatCodec, Codec, Message
+from windrow.text import LONGEST_REMEMBERED, ByteCodec, ChatCodec, Codec, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -90,6 +90,71 @@ CONVERSATIONS = {
     ),
 }
 every_conversation = pytest.mark.parametrize("name", CONVERSATIONS)
+
+
+# what comes again
+
+
+@every_conversation
+@pytest.mark.parametrize("template", [CHATML, None])
+def test_messages_that_come_again_are_the_same_tokens(template: str | None, name: str):
+    codec, fresh = ChatCodec(tokenizer(template)), ChatCodec(tokenizer(template))
+    first, ((answer, messages), *_) = CONVERSATIONS[name]
+    for _ in range(3):
+        assert codec.begin(first).tolist() == fresh.begin(first).tolist()
+        for closed in (True, False):
+            response = said(codec, answer, closed=closed)
+            assert (
+                codec.extend(response, messages).tolist()
+                == ChatCodec(tokenizer(template)).extend(response, messages).tolist()
+            )
+
+
+def test_messages_that_differ_in_anything_are_told_apart():
+    codec = ChatCodec(tokenizer(CHATML + "{{ messages[0].name }}"))
+    alike = [Message("user", "go"), Message("tool", "go"), Message("user", "go", "bell"), Message("user", "go ")]
+    seen = {tuple(codec.begin([message]).tolist()) for message in alike}
+    assert len(seen) == 4
+    assert tuple(codec.begin(alike[:2]).tolist()) not in seen
+
+
+def test_tokens_that_others_get_too_cannot_be_written_to():
+    codec = ChatCodec(tokenizer())
+    for tokens in (codec.begin([Message("user", "go")]), codec.extend(said(codec, "ok"), [Message("user", "on")])):
+        with pytest.raises(ValueError, match="read-only"):
+            tokens[0] = 7
+
+
+@pytest.mark.parametrize("length", [10, 5000])
+def test_long_messages_are_rendered_and_not_remembered(length: int):
+    codec = ChatCodec(tokenizer())
+    message = [Message("user", "x" * length)]
+    codec.begin(message)
+    codec.extend(said(codec, "ok"), message)
+    kept = 1 if length <= LONGEST_REMEMBERED else 0
+    assert (codec._known_begin.cache_info().currsize, codec._known_after.cache_info().currsize) == (kept, kept)
+
+
+def test_a_core_that_says_something_else_than_the_tokenizer_is_not_used():
+    from transformers import PreTrainedTokenizerFast
+
+    class Shouting(PreTrainedTokenizerFast):
+        def encode(self, text: str, **given: object) -> list[int]:
+            return list(super().encode(text.upper(), **given))
+
+    from tokenizers import Tokenizer
+
+    made = Shouting(tokenizer_object=Tokenizer.from_str(trained()), eos_token="<|im_end|>")  # noqa: S106 -- no secret
+    made.chat_template = CHATML
+    codec = ChatCodec(made)
+    assert codec.encode("fox").tolist() == ChatCodec(tokenizer()).encode("FOX").tolist()
+
+
+def test_a_tokenizer_that_would_cut_texts_off_does_not():
+    made = tokenizer()
+    made.backend_tokenizer.enable_truncation(3)
+    made.backend_tokenizer.enable_padding(length=50)
+    assert ChatCodec(made).encode(SAMPLE).tolist() == ChatCodec(tokenizer()).encode(SAMPLE).tolist()
 
 
 # pieces joined are the whole

@@ -51,22 +51,29 @@ def tiny_model(  # noqa: PLR0913 -- each is one size of the model
     hidden: int = 64,
     heads: int = 4,
     scale: float = LIVELY,
+    spread: float = 0.02,
 ) -> "PreTrainedModel":
-    """A model with random weights, the same ones for the same seed; whoever trains it wants a `scale` of 1."""
+    """A model with random weights, the same ones for the same seed.
+
+    Whoever trains it wants a `scale` of 1 and a `spread` of the weights of about one over the root of `hidden`: with
+    the 0.02 of large models a small one needs many steps before it learns anything.
+    """
     import torch
 
     if hidden % (2 * heads):
         raise ConfigError(f"hidden must be a multiple of 2 * heads = {2 * heads}, got {hidden}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _made(kind, vocab, context, layers, hidden, heads)
+        model = _made(kind, vocab, context, layers, hidden, heads, spread)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(scale)
     return cast("PreTrainedModel", model.eval())
 
 
-def _made(kind: Kind, vocab: int, context: int, layers: int, hidden: int, heads: int) -> "PreTrainedModel":
+def _made(
+    kind: Kind, vocab: int, context: int, layers: int, hidden: int, heads: int, spread: float
+) -> "PreTrainedModel":
     import torch
     from transformers import (
         GPT2Config,
@@ -78,7 +85,7 @@ def _made(kind: Kind, vocab: int, context: int, layers: int, hidden: int, heads:
     )
 
     shared: dict[str, Any] = {"vocab_size": vocab, "tie_word_embeddings": False, "dtype": torch.float32}
-    shared |= {"bos_token_id": None, "eos_token_id": None}
+    shared |= {"bos_token_id": None, "eos_token_id": None, "initializer_range": spread}
     if kind == "gpt2":
         return GPT2LMHeadModel(GPT2Config(n_embd=hidden, n_layer=layers, n_head=heads, n_positions=context, **shared))
     shared |= {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}

@@ -133,8 +133,12 @@ class Trajectory(Value, frozen=True, kw_only=True, gc=True):
     @property
     def oldest_version(self) -> int:
         """Of any policy token; -1 if there is none."""
-        versions = [segment.version for chain in self.chains for segment in chain.segments if segment.version >= 0]
-        return min(versions, default=-1)
+        return min(self.versions, default=-1)
+
+    @property
+    def versions(self) -> set[int]:
+        """Of all its policy tokens."""
+        return {segment.version for chain in self.chains for segment in chain.segments if segment.version >= 0}
 
     @property
     def is_truncated(self) -> bool:

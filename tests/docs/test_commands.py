@@ -22,6 +22,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STANDS_FOR = {"CONFIG": "examples/sim/long_tail.yaml", "JOURNAL": "run.jsonl", "NAME": "core", "RUN": "runs/shown"}
 SMOKE = ["steps=2", "seeds=1"]
+SHORT = [
+    "steps=1", "warm_start.episodes=8", "warm_start.supervised.steps=1", "validate.tasks=4", "validate.every=0",
+    "rollout.rollout_batch_size=16", "model.tiny.texts=8",
+]  # fmt: skip
+"""What a shown training is cut down to."""
 FEW = ["--policies", "barrier,keep_1"]
 """What a comparison plays here if it names no policies."""
 
@@ -98,7 +103,18 @@ def test_a_command_that_is_shown_works(argv: list[str], folder: Path):
         argv = [argv[0], "--help"]  # spoken of, not shown
     if argv[0] == "simulate" and "--help" not in argv:
         argv = [*argv, *SMOKE, *(FEW if "--compare" in argv and "--policies" not in argv else [])]
+    if argv[0] == "train" and len(argv) > 1 and "--help" not in argv:
+        argv = shortened(argv)
     assert main(argv) == 0
+
+
+def shortened(argv: list[str]) -> list[str]:
+    """A training that ends soon; one that goes on needs one that was begun."""
+    if "--resume" not in argv:
+        return [*argv, *SHORT]
+    assert main(["train", "examples/demo.yaml", "name=begun", *SHORT]) == 0
+    (begun,) = Path("runs").glob("begun-*")
+    return ["train", "--resume", str(begun), "steps=2"]
 
 
 def parsed_bench(argv: list[str]) -> object:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from windrow.envs.arithmetic import ArithmeticEnv, worked_out
+from windrow.envs.arithmetic import ArithmeticEnv, is_digit_by_digit, worked_out
 from windrow.errors import ConfigError
 from windrow.trajectory import Task
 
@@ -57,6 +57,45 @@ def test_every_operation_that_is_allowed_comes_up():
 
 
 @pytest.mark.parametrize(
+    ("numbers", "signs", "digit_by_digit"),
+    [
+        ([23, 41], "+", True),
+        ([23, 46], "+", True),
+        ([23, 47], "+", False),
+        ([5, 95], "+", False),
+        ([64, 3], "-", True),
+        ([64, 5], "-", False),
+        ([104, 10], "-", False),
+        ([7, 2, 9], "+-", True),
+        ([7, 2, 1], "++", False),
+        ([7, 8, 9], "-+", False),
+    ],
+)
+def test_a_sum_goes_digit_by_digit_if_no_column_carries_or_borrows(
+    numbers: list[int], signs: str, digit_by_digit: bool
+):
+    assert is_digit_by_digit(numbers, signs) is digit_by_digit
+
+
+def test_without_carries_every_sum_goes_digit_by_digit():
+    for seed in range(200):
+        first, sign, second, *_ = asked(seed, ArithmeticEnv(operations="+-", largest=999, carries=False)).split()
+        assert is_digit_by_digit([int(first), int(second)], sign)
+
+
+@pytest.mark.parametrize("operations", ["+", "-", "*", "/", "+-*/"])
+@pytest.mark.parametrize("terms", [2, 3])
+def test_numbers_after_the_first_may_lie_elsewhere(operations: str, terms: int):
+    for seed in range(100):
+        env = ArithmeticEnv(operations=operations, smallest=10, largest=50, later=(2, 7), terms=terms, negative=True)
+        text = asked(seed, env).removesuffix(" = ?")
+        first, *later = map(int, re.findall(r"\d+", text))
+        assert 10 <= first <= 50
+        assert all(2 <= number <= 7 for number in later), text
+        assert int(env.solve()) == eval(text)  # noqa: S307 -- a sum of our own
+
+
+@pytest.mark.parametrize(
     "args",
     [
         {"operations": ()},
@@ -66,6 +105,13 @@ def test_every_operation_that_is_allowed_comes_up():
         {"terms": 9},
         {"largest": 10**10},
         {"largest": "9"},
+        {"later": (5, 4)},
+        {"later": (1,)},
+        {"later": (1, 10**10)},
+        {"carries": False},
+        {"operations": "+", "smallest": -1, "carries": False},
+        {"operations": "+", "later": (-1, 1), "carries": False},
+        {"operations": "-", "negative": True, "carries": False},
     ],
 )
 def test_settings_that_cannot_work_are_refused(args: dict[str, object]):

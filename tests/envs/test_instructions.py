@@ -163,6 +163,40 @@ def test_instructions_of_one_question_can_be_followed_together(count: int):
         asyncio.run(play(seed))
 
 
+LISTS = ("repeat", "sort", "reverse", "initials")
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_lists_are_as_long_as_they_are_asked_to_be(kind: str, count: int):
+    for seed in range(20):
+        env = InstructionEnv(kinds=[kind], most=1, shortest=count, longest=count)
+        asyncio.run(env.start(Task(ordinal=0, seed=seed)))
+        (rule,) = asyncio.run(env.step("")).info["rules"]
+        assert len(rule["text"].split() if kind == "repeat" else rule["given"]) == count
+
+
+@pytest.mark.parametrize("kind", [*LISTS, "json", "include", "times", "begin", "end", "count_letter"])
+def test_instructions_are_about_as_many_different_words_as_they_may_be(kind: str):
+    def asked(seed: int, words: int) -> str:
+        return str(asyncio.run(InstructionEnv(kinds=[kind], most=1, words=words).start(Task(ordinal=0, seed=seed))))
+
+    def met(words: int) -> set[str]:
+        texts = " ".join(asked(seed, words) for seed in range(200))
+        return {word for word in VOCABULARY if word in texts}
+
+    assert set() < met(8) <= set(VOCABULARY[:8])
+    assert len(met(len(VOCABULARY))) > 30
+
+
+@pytest.mark.parametrize(
+    "args", [{"words": 5}, {"words": 49}, {"shortest": 1}, {"shortest": 7}, {"shortest": 4, "longest": 3}]
+)
+def test_lists_that_cannot_be_are_refused(args: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"shortest|words"):
+        InstructionEnv(**args)
+
+
 def test_what_only_says_how_is_refused_alone():
     with pytest.raises(ConfigError, match="allows too little"):
         asyncio.run(InstructionEnv(kinds=["quoted"], most=1).start(Task(ordinal=0)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.rewards.given import answered
 
-from windrow.envs.programs import ENTRY, KINDS, ProgramEnv, _input, written
+from windrow.envs.programs import ENTRY, KINDS, ProgramEnv, _empty, _input, written
 from windrow.envs.programs.steps import ENDS, STEPS, Chosen, Kind, Part, run_all
 from windrow.errors import EnvError
 from windrow.rewards.code import CodeReward
@@ -47,13 +47,25 @@ def test_words_code_and_function_of_a_part_mean_the_same(kind: Kind, part: Part)
         chosen = Chosen(part, choice)
         end = Chosen(ENDS[kind][0], "")
         f = function(written(kind, [chosen, end]))
-        for value in [[] if kind == "list" else "", *(_input(rng, kind) for _ in range(20))]:
+        for value in [_empty(kind), *(_input(rng, kind) for _ in range(20))]:
             assert f(value) == run_all([chosen, end], value)
         assert choice in chosen.words()
 
 
 def test_solving_a_thousand_held_out_tasks_passes_every_test():
     assert {share_passed(answered(ProgramEnv(), lambda env: env.solve(), seed)) for seed in range(1000)} == {1.0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_solving_passes_every_test_of_any_kind(kind: Kind, steps: int):
+    played = [answered(ProgramEnv(kinds=[kind], steps=steps), lambda env: env.solve(), seed) for seed in range(50)]
+    assert {share_passed(each) for each in played} == {1.0}
+    assert all(ENTRY[kind] in each.turns[0].seen[0].content for each in played)
+
+
+def test_functions_of_numbers_are_asked_for_only_on_demand():
+    assert not any("f(x)" in answered(ProgramEnv(), lambda env: env.solve(), seed).answer for seed in range(60))
 
 
 def test_a_random_program_seldom_passes_every_test():

@@ -182,6 +182,58 @@ def test_a_payload_sets_the_settings_of_one_task(name: str, payload: dict[str, A
     assert set_by_payload != [started(name, seed)[1] for seed in range(30)]
 
 
+LEVELS: dict[str, list[dict[str, Any]]] = {
+    "arithmetic": [{"smallest": 0, "largest": 9}, {"smallest": 100, "largest": 999}],
+    "word_problems": [{"kinds": ["fence"]}, {"kinds": ["ages"]}],
+    "programs": [{"kinds": ["text"], "steps": 1}, {"kinds": ["number"], "steps": 3}],
+    "instructions": [{"kinds": ["sort"], "most": 1}, {"kinds": ["json"], "most": 1}],
+}
+
+
+@every
+def test_with_levels_each_task_has_the_settings_of_one_of_them(name: str):
+    short, long = LEVELS[name]
+
+    def level_of(seed: int) -> int:
+        shown = started(name, seed, levels=[{"weight": 3, **short}, long])[1]
+        return [started(name, seed, **level)[1] for level in (short, long)].index(shown)
+
+    drawn = [level_of(seed) for seed in range(200)]
+    assert 25 < sum(drawn) < 75  # a quarter
+    assert drawn == [level_of(seed) for seed in range(200)]
+
+
+@every
+def test_a_payload_goes_before_a_level(name: str):
+    short, long = LEVELS[name]
+    for seed in range(20):
+        assert started(name, seed, payload=long, levels=[short])[1] == started(name, seed, **long)[1]
+
+
+@every
+def test_solving_gets_full_marks_on_every_level(name: str):
+    if name in REWARDS:
+        played = [answered(MAKES[name](levels=LEVELS[name]), solved, seed) for seed in range(100)]
+        assert {score(name, each) for each in played} == {1.0}
+
+
+@every
+@pytest.mark.parametrize(
+    ("level", "says"),
+    [
+        ({"weight": 0}, "weight of a level must be a number above 0, got 0"),
+        ({"weight": -1}, "weight of a level"),
+        ({"weight": True}, "weight of a level"),
+        ({"weight": float("inf")}, "weight of a level"),
+        ({"weight": "3"}, "weight of a level"),
+        ({"stepz": 1}, "unknown setting 'stepz' in a level"),
+    ],
+)
+def test_a_level_that_makes_no_sense_is_refused(name: str, level: dict[str, Any], says: str):
+    with pytest.raises(ConfigError, match=says):
+        MAKES[name](levels=[level])
+
+
 @pytest.mark.parametrize(
     ("name", "payload"),
     [

@@ -67,7 +67,7 @@ class Gated(Good):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.entered.release()
-        self.gate.acquire()
+        self.gate.acquire(timeout=LONG)
         super().log(step, metrics)
 
     def open(self) -> None:

@@ -18,7 +18,7 @@ from windrow.sources.lists import ListSource
 from windrow.text import ByteCodec
 from windrow.trajectory import Task
 
-GREEDY = {"pass": "greedy", "sampling": {"temperature": 0.0}}
+GREEDY: dict[str, Any] = {"pass": "greedy", "sampling": {"temperature": 0.0}}
 
 
 def obedient(request: Request) -> list[int]:
@@ -87,7 +87,8 @@ async def test_every_step_has_passes_of_its_own_and_those_of_the_last_one_are_fo
 @played
 async def test_a_pass_may_be_played_again_in_the_same_way_under_another_name():
     rig, val = both()
-    one, other = await passed(val, 0), await passed(val, 0, **{"pass": "again"})
+    again: dict[str, Any] = {"pass": "again"}
+    one, other = await passed(val, 0), await passed(val, 0, **again)
     assert one.meta_info["batch_id"] != other.meta_info["batch_id"]
     assert scores(one) == scores(other)
     assert rig.log.plays == dict.fromkeys(range(6), 2)
@@ -138,7 +139,8 @@ async def test_one_pass_cannot_be_sampled_in_two_ways():
 @played
 async def test_stop_tokens_of_the_tokenizer_end_a_response_in_every_pass():
     rig, val = both()
-    await passed(val, 0, **{"pass": "short", "sampling": {"stop_token_ids": (7,)}})
+    short: dict[str, Any] = {"pass": "short", "sampling": {"stop_token_ids": (7,)}}
+    await passed(val, 0, **short)
     assert {request.sampling.stop_token_ids for request in rig.engine.requests} == {(7, ByteCodec.END)}
 
 

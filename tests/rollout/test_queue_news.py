@@ -13,7 +13,8 @@ from windrow.core.events import SuspendWanted
 from windrow.core.settings import ModeSettings, Settings
 from windrow.errors import ConfigError, InternalError
 from windrow.rollout.orders import Broken, EngineGone, Lease, News, Played, Progressed
-from windrow.rollout.queue import QueueOptions, QueueSnapshot
+from windrow.rollout.queue import QueueOptions
+from windrow.rollout.snapshots import QueueSnapshot
 from windrow.sources.lists import ListSource
 from windrow.trajectory import Task
 from windrow.types import Failed, Finished, but

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.rollout.kit import Rig, later, played
 from tests.rollout.test_rewards import Telling
-from tests.rollout.toys import Echo, talk
+from tests.rollout.toys import Echo, Watched, talk
 
 from windrow import DataProto, RolloutScheduler
 from windrow.errors import ConfigError, DataError, Refused
@@ -251,6 +251,19 @@ async def test_nothing_is_sampled_before_the_engines_have_the_weights_of_then():
 
 
 @played
+async def test_engines_that_begin_with_the_version_of_then_need_not_be_told():
+    first = run()
+    await first.scheduler.update_weights(7)
+    await first.full(0)
+    second = run(engine_class=partial(Watched, version=7))
+    second.scheduler.restore(await left(first))
+    versions = (await second.full(1)).batch["policy_versions"]
+    assert set(versions.flatten().tolist()) == {-1, 7}
+    with pytest.raises(Refused, match="a version above 7, got 7"):
+        await second.scheduler.update_weights(7)
+
+
+@played
 async def test_newer_weights_are_as_good():
     first = run()
     await first.scheduler.update_weights(7)
@@ -276,11 +289,12 @@ async def test_a_scheduler_that_has_begun_cannot_be_restored_and_goes_on():
 @played
 async def test_other_settings_than_those_of_then_are_refused_by_name():
     saved = await left(run())
-    for given, words in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"group_size": 4}, "train group_size 2 and is to go on with 4"),
         ({"config": {"staleness": 1.0}}, r"train staleness 0\.0 and is to go on with 1\.0"),
         ({"config": {"env_retries": 5}}, "env_retries 2 and is to go on with 5"),
-    ]:
+    ]
+    for given, words in cases:
         other = run(**given)
         other.scheduler.restore(saved)
         with pytest.raises(ConfigError, match=words):

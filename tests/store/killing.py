@@ -1,6 +1,6 @@
 """A program that saves checkpoints, is killed while it does, and says what was left each time.
 
-Usage: killing.py FOLDER everywhere | FOLDER KILLS SEED. It has one thread, so that it may fork.
+Usage: killing.py FOLDER everywhere | FOLDER export | FOLDER KILLS SEED. It has one thread, so that it may fork.
 """
 
 import json
@@ -10,6 +10,8 @@ import random
 import select
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.store.given import parts, steps_told
 
 from windrow.store.checkpoints import Checkpoints, Keep
+from windrow.store.export import export
+from windrow.store.run import RunFolder
 
 BEST = 0
 """The step with the highest score, which must always be there."""
@@ -54,11 +58,11 @@ def look(checkpoints: Checkpoints, at_least: int, at_most: int) -> int:
     return latest.step
 
 
-def killed_before(count: int, checkpoints: Checkpoints, step: int) -> bool:
-    """Save in a child that is killed before its operation number `count` on files; whether it lived so long."""
+def killed_before(count: int, work: Callable[[], object]) -> bool:
+    """Work in a child that is killed before its operation number `count` on files; whether it came to that."""
     child = os.fork()
     if child == 0:
-        _save_until(count, checkpoints, step)
+        _work_until(count, work)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return True
@@ -66,7 +70,7 @@ def killed_before(count: int, checkpoints: Checkpoints, step: int) -> bool:
     return False
 
 
-def _save_until(count: int, checkpoints: Checkpoints, step: int) -> NoReturn:
+def _work_until(count: int, work: Callable[[], object]) -> NoReturn:
     seen = 0
 
     def hook(event: str, _args: object) -> None:
@@ -77,7 +81,7 @@ def _save_until(count: int, checkpoints: Checkpoints, step: int) -> NoReturn:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    save(checkpoints, step)
+    work()
     os._exit(0)
 
 
@@ -85,10 +89,22 @@ def everywhere(checkpoints: Checkpoints) -> int:
     """Kill once before every operation of a save, then let one come to its end; how many kills that were."""
     save(checkpoints, BEST)
     whole, kills = BEST, 0
-    while killed_before(kills, checkpoints, whole + 1):
+    while killed_before(kills, partial(save, checkpoints, whole + 1)):
         kills += 1
         whole = look(checkpoints, whole, whole + 1)
     look(checkpoints, whole + 1, whole + 1)
+    return kills
+
+
+def exporting(folder: Path) -> int:
+    """Kill once before every operation of an export: what it makes is whole or not there; how many kills."""
+    with RunFolder.create(folder / "runs", "demo", "") as run:
+        run.checkpoints.save(1, parts(1))
+    kills = 0
+    while killed_before(kills, partial(export, run, folder / f"{kills}")):
+        found = [path.name for path in (folder / f"{kills}").rglob("*")]
+        assert sorted(found) in ([], ["config.json", "nested", "weights.bin"]), f"half a model: {found}"
+        kills += 1
     return kills
 
 
@@ -129,6 +145,8 @@ def main() -> None:
     checkpoints = Checkpoints(Path(folder), Keep(last=1, best=1))
     if how == "everywhere":
         found = {"kills": everywhere(checkpoints)}
+    elif how == "export":
+        found = {"kills": exporting(Path(folder))}
     else:
         found = {"steps": at_random(checkpoints, int(how), random.Random(int(seed[0])))}
     sys.stdout.write(

@@ -31,3 +31,7 @@ def test_a_kill_at_any_time_loses_nothing_that_was_reported_as_saved(seed: int, 
     found = killed(memory, 25, seed)
     assert found["steps"] >= 25
     assert found["damage"] == []
+
+
+def test_a_kill_before_any_operation_of_an_export_leaves_a_whole_model_or_none(memory: Path):
+    assert killed(memory, "export")["kills"] > 10

@@ -169,7 +169,9 @@ def test_turns_are_compared_with_the_same_turn_of_the_others():
     assert close(estimators.by_turn(returns, groups, played, "none"), [[-2, -3, 0], [0, 3, 0], [2, 0, 0]])
     assert close(estimators.by_turn(returns, groups, played, None), [[-3, -6, 0], [0, 6, 0], [3, 0, 0]])
     unit = 18**0.5  # (9 + 9) / (2 − 1)
-    assert close(estimators.by_turn(returns, groups, played, "group")[:, 1:], [[-3 / unit, 0.0], [3 / unit, 0.0], [0.0, 0.0]])
+    assert close(
+        estimators.by_turn(returns, groups, played, "group")[:, 1:], [[-3 / unit, 0.0], [3 / unit, 0.0], [0.0, 0.0]]
+    )
 
 
 def test_reinforce_by_hand():

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from windrow.cli.output import Column, Output
@@ -67,12 +66,19 @@ def _resume(args: argparse.Namespace, out: Output) -> int:
     file = read(RunFolder.read(path).config_file, given).value
     with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
         checkpoint = folder.checkpoints.latest()
-        if folder.result is not None and checkpoint is not None and checkpoint.step >= getattr(file, "steps", 0):
+        if folder.result is not None and checkpoint is not None and checkpoint.step >= _steps(file):
             raise ConfigError(f"run {path} is finished; steps=N above {checkpoint.step} lets it go on")
         if checkpoint is None:
             out.say("there is no checkpoint yet, so it begins anew")
         folder.rewind(0 if checkpoint is None else checkpoint.step)
         return _train(file, folder, checkpoint, out)
+
+
+def _steps(file: "TrainFile") -> int:
+    """How many it has when it is finished."""
+    from windrow.pipelines.config import Cloning
+
+    return file.demonstrations.supervised.steps if isinstance(file, Cloning) else file.steps
 
 
 def _train(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None", out: Output) -> int:
@@ -109,21 +115,28 @@ async def _trained(
     if isinstance(file, Cloning):
         return await clone_behaviour(file, folder, spectator)
     run = Training(file, folder, spectator, checkpoint)
-    loop = train_agent if isinstance(file, Agentic) else train_on_answers
-    looking = asyncio.create_task(_look(run, spectator), name="glances")
+    looking = Looking(run, spectator)
     try:
-        return await loop(run)
+        return await (train_agent(run) if isinstance(file, Agentic) else train_on_answers(run))
     finally:
-        looking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
+        looking.end()
 
 
-async def _look(run: "Training", spectator: Spectator) -> None:
-    """Show now and then what goes on."""
-    while True:
-        await asyncio.sleep(GLANCE_S)
-        spectator.glimpsed(run.glance())
+class Looking:
+    """Shows now and then what goes on, until it is ended."""
+
+    def __init__(self, run: "Training", spectator: Spectator) -> None:
+        self._run = run
+        self._spectator = spectator
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(GLANCE_S, self._look)
+
+    def end(self) -> None:
+        self._next.cancel()
+
+    def _look(self) -> None:
+        self._spectator.glimpsed(self._run.glance())
+        self._next = self._loop.call_later(GLANCE_S, self._look)
 
 
 def _json_of(outcome: "Outcome", folder: "RunFolder") -> dict[str, object]:

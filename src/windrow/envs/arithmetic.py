@@ -10,7 +10,7 @@ from math import gcd
 from random import Random
 from typing import Annotated, Any
 
-from windrow.envs.questions import Question, QuestionEnv, known_only, math_given, settled
+from windrow.envs.questions import Levels, Question, QuestionEnv, known_only, math_given, settled
 from windrow.errors import ConfigError
 from windrow.types import Meta, Value
 
@@ -27,7 +27,7 @@ class Arithmetic(Value, frozen=True, kw_only=True):
     largest: Annotated[int, Meta(le=10**9)] = 99
     """Numbers in the question lie between these two."""
     later: tuple[int, int] | None = None
-    """Where those after the first lie; None: like the first."""
+    """Between which two those after the first lie; None: as the first."""
     terms: Annotated[int, Meta(ge=2, le=8)] = 2
     """How many numbers there are in a question."""
     negative: bool = False
@@ -39,8 +39,17 @@ class Arithmetic(Value, frozen=True, kw_only=True):
         known_only("operations", self.operations, OPERATIONS)
         if not -(10**9) <= self.smallest <= self.largest:
             raise ConfigError(f"smallest is {self.smallest} and largest {self.largest}; there must be numbers between")
-        if not self.carries and (self.smallest < 0 or self.negative or not set(self.operations) <= {"+", "-"}):
+        if not -(10**9) <= self.after[0] <= self.after[1] <= 10**9:
+            raise ConfigError(f"later is {list(self.after)}; give the smallest and the largest, with numbers between")
+        if not self.carries and (
+            min(self.smallest, self.after[0]) < 0 or self.negative or not set(self.operations) <= {"+", "-"}
+        ):
             raise ConfigError("carries is false; that makes sense for + and - and for numbers of 0 or more alone")
+
+    @property
+    def after(self) -> tuple[int, int]:
+        """Between which two numbers after the first lie."""
+        return (self.smallest, self.largest) if self.later is None else self.later
 
 
 class ArithmeticEnv(QuestionEnv[Arithmetic]):
@@ -48,7 +57,7 @@ class ArithmeticEnv(QuestionEnv[Arithmetic]):
 
     Settings = Arithmetic
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- one for each setting
         self,
         *,
         operations: Sequence[str] = Arithmetic().operations,
@@ -58,10 +67,12 @@ class ArithmeticEnv(QuestionEnv[Arithmetic]):
         terms: int = 2,
         negative: bool = False,
         carries: bool = True,
+        levels: Levels = (),
     ) -> None:
         ops = tuple(operations)
         chosen = {"smallest": smallest, "largest": largest, "terms": terms, "negative": negative, "carries": carries}
-        super().__init__(settled(Arithmetic, operations=ops, later=None if later is None else tuple(later), **chosen))
+        after = None if later is None else tuple(later)
+        super().__init__(settled(Arithmetic, operations=ops, later=after, **chosen), levels)
 
     def make(self, rng: Random, settings: Arithmetic) -> Question:
         for _ in range(TRIES):
@@ -78,7 +89,7 @@ class ArithmeticEnv(QuestionEnv[Arithmetic]):
         return math_given(payload)
 
     def wander(self, rng: Random) -> str:
-        """Some whole number near the first of the question's, or of the size that answers have."""
+        """Some whole number of the size that answers have."""
         largest = self._settings.largest
         most = largest**2 if "*" in self._settings.operations else largest * self._settings.terms
         return str(rng.randint(-most if self._settings.negative else 0, max(most, 9)))
@@ -119,19 +130,20 @@ def _sum(rng: Random, settings: Arithmetic) -> tuple[list[int], list[str]] | Non
     """Numbers and the signs between them; None if no quotient came out that is allowed."""
     signs = [rng.choice(settings.operations) for _ in range(settings.terms - 1)]
     numbers = [rng.randint(settings.smallest, settings.largest)]
+    least, most = settings.after
     alone = True  # the last number is no part of a product
     product = numbers[0]
-    for sign in signs:
+    for place, sign in enumerate(signs):
         if sign == "/" and alone:
             product, number = _quotient(rng, settings)
-            if product > settings.largest:
+            if product > (most if place else settings.largest):
                 return None
             numbers[-1] = product
         elif sign == "/":
-            number = gcd(product, rng.randint(settings.smallest, settings.largest))
+            number = gcd(product, rng.randint(least, most))
         else:
-            number = rng.randint(*(settings.later or (settings.smallest, settings.largest)))
-        if sign == "/" and not (max(2, settings.smallest) <= number <= settings.largest and product % number == 0):
+            number = rng.randint(least, most)
+        if sign == "/" and not (max(2, least) <= number <= most and product % number == 0):
             return None
         alone = sign in "+-"
         product = number if alone else product * number if sign == "*" else product // number
@@ -141,7 +153,8 @@ def _sum(rng: Random, settings: Arithmetic) -> tuple[list[int], list[str]] | Non
 
 def _quotient(rng: Random, settings: Arithmetic) -> tuple[int, int]:
     """A number and one that divides it."""
-    divisor = rng.randint(max(2, settings.smallest), max(2, settings.largest // 2, settings.smallest))
+    low, high = settings.after
+    divisor = rng.randint(max(2, low), max(2, min(high, settings.largest // 2), low))
     least, most = max(1, -(-settings.smallest // divisor)), settings.largest // divisor
     return divisor * rng.randint(least, max(least, most)), divisor
 

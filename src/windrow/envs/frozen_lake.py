@@ -62,6 +62,8 @@ class Lake(Value, frozen=True, kw_only=True):
     """Steps to the goal at the very least, on a random map."""
     max_distance: Annotated[int, Meta(ge=1)] | None = None
     """And at most; None: as many as the step limit allows."""
+    detours: bool = True
+    """A random map may have no way to its goal on which every step leads nearer to it."""
     view: Literal["both", "grid", "words", "brief"] = "both"
     """The map as a picture, where things are in words, or in as few words as possible."""
     rules: bool = True
@@ -187,11 +189,11 @@ class FrozenLakeEnv:
         return f"you {_spell(self._at)} goal {_spell(goal)}\n{around}"
 
     def _brief(self) -> str:
-        """Which ways lead nearer to the goal, as the crow flies, and which are neither a hole nor the edge."""
+        """Which ways lead nearer to the goal as the crow flies, and which into no hole."""
         (goal,) = _all(self._map, "G")
-        here = math.dist(self._at, goal)
-        nearer = [way for way in DIRECTIONS if math.dist(_beside(self._at, way), goal) < here]
-        safe = [way for way in DIRECTIONS if _sign(self._map, _beside(self._at, way)) not in (None, "H")]
+        beside = {way: _beside(self._at, way) for way in DIRECTIONS}
+        nearer = [way for way, place in beside.items() if _apart(place, goal) < _apart(self._at, goal)]
+        safe = [way for way, place in beside.items() if _sign(self._map, place) != "H"]
         return " ".join(["goal", *nearer, "safe", *safe])
 
 
@@ -215,9 +217,15 @@ def _random_map(lake: Lake, rng: Random) -> tuple[str, ...]:
     while True:
         for _ in range(TRIES):
             rows, start = _any_map(lake, holes, rng)
-            if lake.min_distance <= _distances(rows).get(start, 0) <= lake.farthest:
+            if _suits(lake, rows, start):
                 return rows
         holes *= THINNER
+
+
+def _suits(lake: Lake, rows: tuple[str, ...], start: Place) -> bool:
+    distance = _distances(rows).get(start, 0)
+    (goal,) = _all(rows, "G")
+    return lake.min_distance <= distance <= lake.farthest and (lake.detours or distance == _apart(start, goal))
 
 
 def _any_map(lake: Lake, holes: float, rng: Random) -> tuple[tuple[str, ...], Place]:
@@ -281,6 +289,11 @@ def _sign(rows: tuple[str, ...], place: Place) -> str | None:
     """What is there; None beyond the edge."""
     row, column = place
     return rows[row][column] if 0 <= row < len(rows) and 0 <= column < len(rows[0]) else None
+
+
+def _apart(one: Place, other: Place) -> int:
+    """Steps between two places if all were ice."""
+    return abs(one[0] - other[0]) + abs(one[1] - other[1])
 
 
 def _beside(place: Place, way: Direction) -> Place:

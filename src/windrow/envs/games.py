@@ -7,6 +7,7 @@ once, ends once, and is never both terminated and truncated.
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -39,7 +40,7 @@ _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
 
 def settled(kind: type[S], game: str, given: Mapping[str, object]) -> S:
     """The settings of a game, from what was given of them."""
-    kinds: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    kinds = _kinds(kind)
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if name not in kinds:
@@ -49,6 +50,12 @@ def settled(kind: type[S], game: str, given: Mapping[str, object]) -> S:
         except msgspec.ValidationError:
             raise ConfigError(f"{game}.{name} must be {wording(kinds[name])}, got {value!r}") from None
     return kind(**fields)
+
+
+@cache
+def _kinds(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The type of each setting; finding that out takes longer than all the rest of a start."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def settled_for_task(settings: S, game: str, payload: object) -> S:

@@ -3,10 +3,11 @@
 Promises: it asks once and is over with the first answer; it gives no reward of its own, because whether the answer is
 right is for a reward to say (`windrow.rewards`), which finds all it needs in `info`. The same task asks the same
 question in any process. A task's payload may set the environment's settings for itself, or bring a whole question
-from a dataset; then nothing is drawn.
+from a dataset; then nothing is drawn. With levels each task draws which of several settings are its own.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,6 +24,10 @@ S = TypeVar("S", bound=Value)
 
 QUESTION = "question"
 """The key of a payload that brings its own question."""
+WEIGHT = "weight"
+"""The key of a level that says how often it comes up."""
+Levels = Sequence[Mapping[str, Any]]
+"""Settings that differ from task to task, each with a weight: `[{"weight": 9, "steps": 1}, {"steps": 2}]`."""
 MARK = "####"
 """Datasets that show the working put the answer behind this."""
 
@@ -39,14 +44,22 @@ class Question(Value, frozen=True, kw_only=True, gc=True):
     info: Mapping[str, Any]  # what a reward needs, and nothing that cannot be written down
 
 
+class Level(Value, Generic[S], frozen=True):
+    """Settings that some of the tasks have."""
+
+    settings: S
+    weight: float
+
+
 class QuestionEnv(Generic[S]):
     """Asks once, listens once. A kind of question has settings, makes one up, reads one from a payload and guesses."""
 
     Settings: ClassVar[type[Value]]
     """How its questions are drawn; one per kind."""
 
-    def __init__(self, settings: S) -> None:
+    def __init__(self, settings: S, levels: Levels = ()) -> None:
         self._settings = settings
+        self._levels = [leveled(settings, level) for level in levels]
         self._asked: Question | None = None
         self._over = False
 
@@ -90,8 +103,28 @@ class QuestionEnv(Generic[S]):
         payload = as_mapping(task.payload)
         if QUESTION in payload:
             return self.given(payload)
-        settings = with_changes(self._settings, payload) if payload else self._settings
+        settings = self._leveled(task)
+        settings = with_changes(settings, payload) if payload else settings
         return draw(task, lambda rng: self.make(rng, settings), lambda question: question.key)
+
+    def _leveled(self, task: Task) -> S:
+        """The settings of a task's level."""
+        if not self._levels:
+            return self._settings
+        rng = Random(f"level {task.seed}")
+        return rng.choices([level.settings for level in self._levels], [level.weight for level in self._levels])[0]
+
+
+def leveled(settings: S, level: Mapping[str, Any]) -> Level[S]:
+    """Settings with those of a level, for the constructor of an environment."""
+    changes = dict(level)
+    weight = changes.pop(WEIGHT, 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
+        raise ConfigError(f"the weight of a level must be a number above 0, got {weight!r:.60}")
+    try:
+        return Level(with_changes(settings, changes), weight)
+    except EnvError as error:
+        raise ConfigError(str(error).replace("the task's payload", "a level")) from error
 
 
 def settled(kind: type[S], **fields: object) -> S:

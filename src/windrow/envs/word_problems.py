@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Annotated, Any
 
-from windrow.envs.questions import Question, QuestionEnv, known_only, math_given, settled
+from windrow.envs.questions import Levels, Question, QuestionEnv, known_only, math_given, settled
 from windrow.types import Meta, Value
 
 NAMES = ("Ann", "Ben", "Cem", "Dana", "Emil", "Fay", "Gus", "Hana", "Ivo", "Juno", "Kim", "Lou")
@@ -36,8 +36,8 @@ class WordProblemEnv(QuestionEnv[WordProblems]):
 
     Settings = WordProblems
 
-    def __init__(self, *, kinds: Sequence[str] = (), largest: int = 20) -> None:
-        super().__init__(settled(WordProblems, kinds=tuple(kinds), largest=largest))
+    def __init__(self, *, kinds: Sequence[str] = (), largest: int = 20, levels: Levels = ()) -> None:
+        super().__init__(settled(WordProblems, kinds=tuple(kinds), largest=largest), levels)
 
     def make(self, rng: Random, settings: WordProblems) -> Question:
         kind = rng.choice(settings.kinds or [*KINDS])

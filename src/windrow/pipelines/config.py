@@ -75,7 +75,7 @@ class Common(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=Tr
     devices: Annotated[Count, Meta(description="logical devices; one engine on each")] = 1
     validate: Annotated[Validation, Meta(description="on held-out tasks")] = Validation()
     save: Annotated[Saving, Meta(description="checkpoints and samples")] = Saving()
-    trackers: Annotated[tuple[TrackerConfig, ...], Meta(description="services that are told the metrics")] = ()
+    trackers: Annotated[list[TrackerConfig], Meta(description="services that are told the metrics")] = []
 
 
 class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
@@ -172,7 +172,7 @@ def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> Rollou
     val = rollout.val_env_manager
     if val == LIKE_TRAINING:
         val = _held_out(rollout.train_env_manager, file.validate)
-    return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks)
+    return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks, pin_validation=True)
 
 
 def _held_out(env: EnvManagerConfig, validate: Validation) -> EnvManagerConfig:

@@ -66,7 +66,7 @@ class Training:
         self._checkpoint = checkpoint
         self._first = 0 if checkpoint is None else checkpoint.step
         self._learning: Learning
-        self._playing: Playing
+        self._players: Playing | None = None  # from the moment on at which they are there
         self._trackers: Trackers
         self._problems = Problems()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windrow-train")
@@ -86,11 +86,21 @@ class Training:
     # life
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._get_ready()
+        except BaseException:
+            self._thread.shutdown(wait=True)
+            raise
+        return self
+
+    async def _get_ready(self) -> None:
         file = self.file
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
         self._learning = await learning(file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on)
         made = self._learning
-        self._playing = playing(file, made.model, made.codec, version=self._first)
+        self._players = playing(
+            file, made.model, made.codec, version=0
+        )  # a run that goes on gives them its weights first
         self._playing.rollouts.listeners += [self._problems.train_on, self._record]
         self._playing.held_out.listeners.append(self._problems.validate_on)
         if self._checkpoint is not None:
@@ -98,7 +108,6 @@ class Training:
             self._curve = from_plain(self._checkpoint.meta["curve"], list[Evaluation])
         await self._playing.rollouts.initialize()
         self._began = time.monotonic() - (self._checkpoint.meta["seconds"] if self._checkpoint is not None else 0.0)
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
         try:
@@ -227,7 +236,7 @@ class Training:
 
     def glance(self) -> Glance:
         """What goes on right now."""
-        scheduling = self._playing.rollouts.status().scheduling if hasattr(self, "_playing") else None
+        scheduling = None if self._players is None else self._players.rollouts.status().scheduling
         lane = None if scheduling is None else scheduling.lanes["val" if self._doing == "validating" else "train"]
         return Glance(
             doing=self._doing,
@@ -237,6 +246,11 @@ class Training:
         )
 
     # inside
+
+    @property
+    def _playing(self) -> Playing:
+        assert self._players is not None, "enter the run first"
+        return self._players
 
     def _estimate(self, batch: DataProto) -> DataProto:
         train = self.file.train

@@ -119,6 +119,10 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
     suspend_timeout_s: Annotated[Seconds, Meta(description="longest time an engine may take to be quiet")] = 30.0
     load_timeout_s: Annotated[Seconds, Meta(description="longest time an engine may take for new weights")] = 600.0
     episode_timeout_s: Annotated[Seconds, Meta(description="longest time one attempt may take")] = 3600.0
+    pin_validation: Annotated[
+        bool,
+        Meta(description="a validation is of one version: new weights are refused while it is waited for"),
+    ] = False
     stall_after_s: Annotated[
         Seconds, Meta(description="a wait for a batch that takes longer says what it waits for")
     ] = 300.0

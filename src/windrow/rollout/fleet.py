@@ -94,6 +94,8 @@ class Fleet:
         self.interrupted: dict[str, int] = {}  # by engine: requests that its last release interrupted
         self.checksums: dict[int, str] = {}  # by recent version: what the first engine that has it confirmed
         self.refusals: dict[str, Refused] = {}  # by engine: why new weights do not fit; it has what it had
+        self.aside: set[str] = set()  # all and only the engines that keep their weights for a validation
+        self.began_with: dict[str, int] = {}  # by engine: the version that it said it had when it was started
         self._given = Given()
         self._away: set[str] = set()  # all and only the engines that have given their devices back
         self._tell = tell
@@ -125,7 +127,8 @@ class Fleet:
         """Whoever changed the weights did it behind our back; from now on they count as this version."""
         self.give(Given(version=version, by_others=True))
         for name in self.engines:
-            self.order(LoadWeights(name, version))
+            if name not in self.aside:
+                self.order(LoadWeights(name, version))
 
     def give(self, given: Given) -> Given:
         """What engines are brought to from now on; says what it was before."""
@@ -189,6 +192,7 @@ class Fleet:
         hand = Hand(engine, deque(), asyncio.Event(), asyncio.Event(), asyncio.Event())
         hand.idle.set()
         self._hands[engine.name] = hand
+        self.began_with[engine.name] = acknowledgement.version
         if acknowledgement.version > self._given.version:
             self.give(Given(version=acknowledgement.version))
         traits = engine.traits
@@ -265,7 +269,7 @@ class Fleet:
     async def _restore(self, hand: Hand, *, load: bool) -> None:
         engine = hand.engine
         await engine.restore()
-        if self._given.by_others or not load:  # what it has is the newest, so we are told
+        if engine.name not in self.aside and (self._given.by_others or not load):  # what it has is the newest
             self._check(engine, self._given.version, await engine.load(self._given.version, None))
         if hand.held:
             await engine.suspend("interrupt")  # before anything is sent there

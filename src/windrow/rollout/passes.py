@@ -5,16 +5,18 @@ It plays its tasks from the beginning and is sampled in one way; asked for again
 meant is refused before anything is changed.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 import msgspec
 
-from windrow.errors import ConfigError, Refused
+from windrow.errors import ConfigError, Refused, TrainError
 from windrow.nearest import did_you_mean
 from windrow.protocol import DataProto
 from windrow.requests import Sampling
+from windrow.rollout.dispatch import Delivery
 from windrow.types import Mode, Record, Value, but, checked
 
 WAY_OUT = "pass DataProto(meta_info={'global_step': step})"
@@ -101,6 +103,18 @@ def read_asked(data: object, mode: Mode, usual: Sampling) -> Asked:
     if not isinstance(name, str):
         raise ConfigError(f"data.meta_info['pass'] is the name of a pass, got {name!r:.60}")
     return Asked(mode=mode, step=_step(said), name=name, sampling=_sampling(said.get("sampling"), usual))
+
+
+def one_version(delivery: Delivery) -> int:
+    """The version of the weights that a pinned validation was sampled from; raises if there are several."""
+    versions = Counter(version for trajectory in delivery.trajectories for version in trajectory.versions)
+    if len(versions) > 1:
+        told = ", ".join(f"{version} in {count}" for version, count in sorted(versions.items()))
+        raise TrainError(
+            f"a validation of {len(delivery.trajectories)} episodes is not of one version: {told}; nobody may change "
+            f"weights while it is played: await it before, or set engines aside for it"
+        )
+    return next(iter(versions), delivery.order.version)
 
 
 def whole(number: object, what: str) -> int:

@@ -124,6 +124,8 @@ class GroupQueueManager:
             if self._is_restored:
                 self._take_stock()
             await self.fleet.start()
+            if min(self.fleet.began_with.values()) >= self.machine.version:
+                self.have_weights()
         except* WindrowError as errors:
             self.crew.fail(first_of(errors))
         finally:
@@ -183,7 +185,8 @@ class GroupQueueManager:
     def restore(self, snapshot: QueueSnapshot) -> None:
         """Go on from a snapshot, before the start; what was in play then is played again by whoever joins.
 
-        If engines were given weights then, nothing is generated before they are given them again.
+        If engines were given weights then, nothing is generated before they are given them again, unless all of them
+        say at their start that they have that version.
         """
         if self._started is not None:
             raise Refused("a queue that runs cannot be restored; make a new one and restore it before it starts")
@@ -203,8 +206,7 @@ class GroupQueueManager:
         self._is_restored = True
 
     def have_weights(self) -> None:
-        """The engines were given weights; a queue that was restored may go on."""
-        self.steps_are_versions = False
+        """The engines have weights of the newest version; a queue that was restored may go on."""
         if self.lacks_weights:
             self.lacks_weights = False
             self.tell(ResumeWanted(RESTORED))
@@ -408,9 +410,19 @@ class GroupQueueManager:
 
     def _note_lost_engine(self) -> None:
         self.meter.count("engine/lost_total")
+        if self.fleet.aside and self.fleet.aside <= set(self.fleet.lost):
+            self._fail_validation(f"all engines that were set aside for it are lost: {', '.join(self.fleet.aside)}")
         if len(self.fleet.lost) == len(self.fleet.engines):
             told = "; ".join(f"{name}: {why}" for name, why in self.fleet.lost.items())
             self.crew.fail(EngineError(f"all engines are lost: {told}"))
+
+    def _fail_validation(self, why: str) -> None:
+        """Whoever waits for a validation is told that it does not come; training goes on."""
+        for want in self.machine.status().lanes["val"].waiting:
+            future = self._dispatch.waiting.get(want.consumer)
+            if future is not None and not future.done():
+                future.set_exception(EngineError(f"validation cannot be played to its end: {why}; ask for it again"))
+            self.tell(WantWithdrawn(want.consumer))
 
     def _fail_all(self, error: BaseException) -> None:
         """Whoever waits is told why it waits in vain."""

@@ -7,7 +7,7 @@ was asked for and says what that is when it takes long.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -24,7 +24,7 @@ from windrow.rollout.batching import make_batch
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig, kind_name
 from windrow.rollout.dispatch import Delivery
 from windrow.rollout.episodes import EpisodeSettings
-from windrow.rollout.passes import Asked, Progress, read_asked, whole
+from windrow.rollout.passes import Asked, Progress, one_version, read_asked, whole
 from windrow.rollout.queue import STOP_S, GroupQueueManager
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.sharing import InferCluster, commons_of
@@ -88,6 +88,7 @@ class RolloutScheduler:
         self._workers: list[EnvWorker] = []
         self._reward_workers: list[RewardWorker] = []
         self._asking = ""  # who waits for a batch now
+        self._is_pinned = self.mode == "val" and self._config.pin_validation
         self._meter = Meter()
         self._closed = False
         self._has_left = False  # everything that it started has ended
@@ -166,6 +167,24 @@ class RolloutScheduler:
         """
         await self._ready()
         return await self._commons.control.update_weights(version, weights, self._config.suspend_mode)
+
+    @asynccontextmanager
+    async def set_aside(self, engines: int | Sequence[str]) -> AsyncIterator[tuple[str, ...]]:
+        """Inside, so many engines, or these, play validation alone and keep their weights; yields their names.
+
+        New weights that come meanwhile go to the others, which play training alone. At the end all engines have the
+        newest weights and play everything.
+        """
+        if self.mode != "val":
+            raise ConfigError("engines are set aside for validation; call set_aside of the val scheduler")
+        await self._ready()
+        chosen = await self._commons.control.set_aside(engines)
+        before, self._is_pinned = self._is_pinned, True
+        try:
+            yield chosen
+        finally:
+            self._is_pinned = before
+            await self._commons.control.bring_back()
 
     async def shrink_sampler(self, target_gpus: list[int]) -> dict[str, object]:
         """Engines on these devices give them back; their requests go on elsewhere."""
@@ -266,6 +285,8 @@ class RolloutScheduler:
                 f"{self._asking!r} waits for a batch, so {asked.consumer!r} cannot begin; await that call before"
             )
         queue.check_want(n, asked.step, self.mode, asked.consumer)
+        if self.mode == "train":
+            self._commons.control.check_step(asked.step)
 
     async def _wait(self, queue: GroupQueueManager, asked: Asked, n: int) -> Delivery | None:
         """Wait for what was asked for, which may be another pass over the tasks, sampled in another way."""
@@ -276,10 +297,15 @@ class RolloutScheduler:
         for worker in self._workers:
             worker.sample_with(self._stopping(asked.sampling))
         self._asking = asked.consumer
+        is_pinned, control = self._is_pinned, self._commons.control
+        if is_pinned:
+            control.pinned = asked.consumer
         try:
             delivery = await queue.get_batch(n, asked.step, self.mode, asked.consumer, fresh_pass=fresh)
         finally:
             self._asking = ""
+            if is_pinned:
+                control.pinned = ""
         progress.end(asked, None if delivery is None else delivery.order.batch)
         return delivery
 
@@ -350,6 +376,7 @@ class RolloutScheduler:
         """A delivery as a padded batch, made off the event loop."""
         began = _now()
         loop = asyncio.get_running_loop()
+        version = one_version(delivery) if self._is_pinned else delivery.order.version
         batch = await loop.run_in_executor(self._commons.pool, partial(self._pad, delivery))
         self._meter.observe("batch/making_s", [_now() - began])
         for listener in self.listeners:
@@ -359,7 +386,7 @@ class RolloutScheduler:
         batch.meta_info.update(
             global_step=step,
             batch_id=order.batch,
-            version=order.version,
+            version=version,
             last=order.last,
             short=order.short,
             temperature=sampling.temperature,

@@ -164,9 +164,9 @@ def _with_critic(view: _View) -> _Estimate:
 
 
 def _finished(view: _View, advantages: Tensor) -> Tensor:
-    """Whitened and clipped as asked for."""
-    config, is_white = view.config, view.config.kind == "reinforce_pp"
-    if not is_white and (config.whiten or (config.whiten is None and config.kind == "gae")):
+    """Whitened and clipped as asked for; reinforce_pp is white already, which is no harm."""
+    config = view.config
+    if config.whiten or (config.whiten is None and config.kind == "gae"):
         advantages = view.line.spread(estimators.whiten(view.line.gathered(advantages), view.line.mask), view.mask)
     return advantages if config.clip is None else advantages.clamp(-config.clip, config.clip)
 

@@ -85,6 +85,7 @@ def _tiny(config: ModelConfig, seed: int, vocabulary: int | None) -> "PreTrained
         hidden=tiny.hidden,
         heads=tiny.heads,
         scale=1.0,
+        spread=tiny.hidden**-0.5,
     )
     with blame(ConfigError, f"attention {config.attention}"):
         model.set_attn_implementation(config.attention)

@@ -295,8 +295,9 @@ class TrainerProcesses:
 
     def _kill(self) -> None:
         for process in self._processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
+            if process.poll() is None:  # whoever was waited for has given its number back
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
 
     def _clean(self) -> None:
         """Remove what was read; whatever still uses it has it in memory."""

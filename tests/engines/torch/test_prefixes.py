@@ -4,14 +4,17 @@ import asyncio
 
 import numpy as np
 import pytest
+import torch
 from tests.engines.kits import run_async
 from tests.engines.torch.given import ask, begun, expected, hear, hear_all, prompt, request, started
 
 from windrow.engines.torch import TorchEngine
+from windrow.engines.torch.forward import MOST_PREFILL_TOKENS, PREFILL_TOKENS, Forward
 from windrow.engines.torch.slots import WORTH_COPYING, Slots
 from windrow.engines.torch.store import KvStore
 from windrow.engines.torch.turns import Turn
 from windrow.requests import Chunk
+from windrow.tiny import tiny_model
 from windrow.types import but
 
 
@@ -184,3 +187,101 @@ def test_a_few_tokens_are_not_worth_a_copy():
     seated(slots, prompt(60))
     turn = Turn(request(1, prompt=np.concatenate([prompt(60)[: WORTH_COPYING - 1], prompt(9, 4)])), Nobody(), ())
     assert slots.seat(turn, 50) == 0
+
+
+# many at once
+
+
+def relative(tokens: np.ndarray, number: int, family: str) -> Turn:
+    return Turn(but(request(number, prompt=tokens), family=family), Nobody(), ())
+
+
+def ended(slots: Slots, tokens: np.ndarray, number: int, family: str) -> None:
+    """A turn that was computed and has left."""
+    turn = relative(tokens, number, family)
+    slots.seat(turn, tokens.size + 20)
+    slots.done[turn.slot] = tokens.size
+    slots.leave(turn.slot)
+
+
+def more(tokens: np.ndarray, number: int) -> np.ndarray:
+    return np.concatenate([tokens, prompt(9, 50 + number)]).astype(np.int32)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0), (2,), (1, 3)])
+def test_turns_that_go_on_find_what_they_go_on_from_in_any_order(order: tuple[int, ...]):
+    slots = table()
+    for number in range(4):
+        ended(slots, prompt(30 + number, number), number, f"g{number // 2}")
+    turns = [relative(more(prompt(30 + n, n), n), n, f"g{n // 2}") for n in order]
+    pairs = slots.continued(turns)
+    assert [turn for _, turn in pairs] == turns
+    assert slots.go_on(pairs, [60] * len(pairs)) == sum(30 + number for number in order)
+    assert slots.busy == len(order)
+    for number, turn in zip(order, turns, strict=True):
+        assert slots.turns[turn.slot] is turn
+        assert (slots.done[turn.slot], slots.seed[turn.slot]) == (30 + number, 1000 + number)
+        assert (slots.tokens[turn.slot, : 39 + number] == turn.request.prompt).all()
+    assert sorted(slots.done[slots.busy :].tolist()) == [30 + n for n in range(4) if n not in order]
+
+
+def test_the_longest_beginning_of_a_relative_is_gone_on_from_and_by_one_turn_alone():
+    slots = table()
+    long = more(prompt(30), 1)
+    for number, tokens in enumerate((prompt(30), long, long)):
+        one = relative(tokens, number, "g0")
+        slots.seat(one, 60)
+        slots.done[one.slot] = tokens.size
+    slots.leave(0, 1, 2)
+    turns = [relative(more(long, 5 + n), 5 + n, "g0") for n in range(3)]
+    found = {turn.request.id: int(slots.done[slot]) for slot, turn in slots.continued(turns)}
+    assert sorted(found.values()) == [30, 39, 39]
+    assert len({slot for slot, _ in slots.continued(turns)}) == 3
+
+
+@pytest.mark.parametrize("family", ["", "g1"])
+def test_strangers_are_not_gone_on_from(family: str):
+    slots = table()
+    ended(slots, prompt(30), 0, "g0")
+    assert slots.continued([relative(more(prompt(30), 1), 1, family)]) == []
+
+
+def test_a_relative_that_begins_otherwise_is_not_gone_on_from():
+    slots = table()
+    ended(slots, prompt(30), 0, "g0")
+    other = more(prompt(30), 1)
+    other[3] += 1
+    assert slots.continued([relative(other, 1, "g0"), relative(prompt(20), 2, "g0")]) == []
+
+
+@pytest.mark.parametrize("leaving", [(0, 1, 2, 3), (0, 2), (3,), (1, 2, 3), (3, 0)])
+def test_many_leave_at_once_and_the_rest_stay_together(leaving: tuple[int, ...]):
+    slots = table()
+    turns = [seated(slots, prompt(30 + n, n), n) for n in range(4)]
+    slots.leave(*(turns[n].slot for n in leaving))
+    stay = [n for n in range(4) if n not in leaving]
+    assert slots.busy == len(stay)
+    assert {turns[n].slot for n in stay} == set(range(len(stay)))
+    assert all(turns[n].slot == -1 for n in leaving)
+    for n in stay:
+        slot = turns[n].slot
+        assert slots.turns[slot] is turns[n]
+        assert (slots.tokens[slot, : 30 + n] == prompt(30 + n, n)).all()
+    assert sorted(slots.done[slots.busy :].tolist()) == sorted(30 + n for n in leaving)
+
+
+def test_rows_of_the_store_move_with_their_slots():
+    """Two pairs at once, as far as they are filled."""
+    store = KvStore(4)
+    store.keys = [torch.arange(5.0)[:, None, None, None].repeat(1, 2, 128, 3)]
+    store.values = [10 + store.keys[0]]
+    store.move(np.array([2, 3, 0, 1]), np.array([0, 1, 2, 3]), 40)
+    assert store.keys[0][:, 0, 39, 0].tolist() == [2, 3, 0, 1, 4]
+    assert store.values[0][:, 1, 0, 2].tolist() == [12, 13, 10, 11, 14]
+    assert store.keys[0][:, 0, 40, 0].tolist() == [0, 1, 2, 3, 4], "beyond that nothing moves"
+
+
+def test_a_small_model_reads_longer_prompts_at_once_than_a_large_one():
+    small = Forward(tiny_model(layers=1), KvStore(2), fixed=False)
+    assert PREFILL_TOKENS < small.spare(2) <= MOST_PREFILL_TOKENS
+    assert Forward(tiny_model(layers=1), KvStore(2), fixed=True).spare(2) < PREFILL_TOKENS

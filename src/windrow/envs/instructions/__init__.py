@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 
 from windrow.envs.instructions import rules as kinds_of
 from windrow.envs.instructions.rules import FILLERS, AnyRule, mended, read_rules, to_plain
-from windrow.envs.questions import QUESTION, Question, QuestionEnv, known_only, settled, text_of
+from windrow.envs.questions import QUESTION, Levels, Question, QuestionEnv, known_only, settled, text_of
 from windrow.errors import ConfigError, EnvError
 from windrow.types import Meta, Value, to_json
 
@@ -36,12 +36,16 @@ class Instructions(Value, frozen=True, kw_only=True):
     """Instructions in one question."""
     longest: Annotated[int, Meta(ge=2, le=60)] = 8
     """Words, lines and the like that may be asked for."""
+    shortest: Annotated[int, Meta(ge=2, le=MOST_GIVEN)] | None = None
+    """Words that are to be repeated, sorted, reversed or taken by their first letters; None: 2 or 3."""
     words: Annotated[int, Meta(ge=MOST_GIVEN, le=len(VOCABULARY))] = len(VOCABULARY)
     """Different words that instructions are about."""
 
     def __post_init__(self) -> None:
         if self.kinds:
             known_only("kinds", self.kinds, [*KINDS])
+        if self.shortest is not None and self.shortest > self.longest:
+            raise ConfigError(f"shortest is {self.shortest} and longest {self.longest}; there must be lists between")
         if self.fewest > self.most:
             raise ConfigError(f"fewest is {self.fewest} and most {self.most}; fewest must not be above most")
 
@@ -58,10 +62,12 @@ class InstructionEnv(QuestionEnv[Instructions]):
         fewest: int = 1,
         most: int = 2,
         longest: int = 8,
+        shortest: int | None = None,
         words: int = len(VOCABULARY),
+        levels: Levels = (),
     ) -> None:
-        chosen = {"fewest": fewest, "most": most, "longest": longest, "words": words}
-        super().__init__(settled(Instructions, kinds=tuple(kinds), **chosen))
+        chosen = {"fewest": fewest, "most": most, "longest": longest, "shortest": shortest, "words": words}
+        super().__init__(settled(Instructions, kinds=tuple(kinds), **chosen), levels)
 
     def make(self, rng: Random, settings: Instructions) -> Question:
         for _ in range(TRIES):
@@ -101,115 +107,70 @@ def _some(rng: Random, settings: Instructions) -> list[AnyRule]:
     """Some rules, each of another kind, and no two about the same thing."""
     kinds = [*(settings.kinds or KINDS)]
     count = min(rng.randint(settings.fewest, settings.most), len(kinds))
-    words = VOCABULARY[: settings.words]
-    return [KINDS[kind](rng, settings.longest, words) for kind in rng.sample(kinds, count)]
+    stock = Stock(VOCABULARY[: settings.words], settings.shortest)
+    return [KINDS[kind](rng, settings.longest, stock) for kind in rng.sample(kinds, count)]
 
 
-Words = tuple[str, ...]
+class Stock(Value, frozen=True):
+    """The words that instructions are about."""
+
+    words: tuple[str, ...] = VOCABULARY
+    shortest: int | None = None
+    """Words of a list; None: as few as make sense."""
+
+    def one(self, rng: Random) -> str:
+        return rng.choice(self.words)
+
+    def some(self, rng: Random, least: int, most: int) -> tuple[str, ...]:
+        return tuple(rng.sample(self.words, rng.randint(least, max(least, min(most, MOST_GIVEN)))))
+
+    def list(self, rng: Random, least: int, longest: int) -> tuple[str, ...]:
+        return self.some(rng, least if self.shortest is None else self.shortest, longest)
 
 
 class Maker(Protocol):
-    """Makes a rule up, about words or lines of which there may be so many."""
+    """Makes a rule up; `longest` is how many words, lines or the like it may be about."""
 
-    def __call__(self, rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule: ...
-
-
-def _words(rng: Random, words: Words, least: int, most: int) -> Words:
-    return tuple(rng.sample(words, rng.randint(least, max(least, min(most, MOST_GIVEN)))))
+    def __call__(self, rng: Random, longest: int, stock: Stock = ..., /) -> AnyRule: ...
 
 
-def _repeat(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Repeat(text=" ".join(_words(rng, words, 2, longest)))
+ALL = Stock()
 
 
-def _sort(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Sort(given=_words(rng, words, 3, longest))
-
-
-def _reverse(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Reverse(given=_words(rng, words, 3, longest))
-
-
-def _initials(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Initials(given=_words(rng, words, 3, longest))
-
-
-def _count_letter(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest  # one word, whatever the settings
-    word = rng.choice(words) + rng.choice(words)
-    return kinds_of.CountLetter(given=word, letter=rng.choice(word))
-
-
-def _json(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest  # few keys, whatever the settings
-    return kinds_of.Json(keys=_words(rng, words, 1, 3))
-
-
-def _include(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Include(given=_words(rng, words, 1, min(longest, 3)))
-
-
-def _times(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    return kinds_of.Times(given=rng.choice(words), count=rng.randint(2, max(2, min(longest, 5))))
-
-
-def _begin(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest
-    return kinds_of.Begin(given=rng.choice(words))
-
-
-def _end(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest
-    return kinds_of.End(given=rng.choice(words))
-
-
-def _length(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del words  # any will do
+def _length(rng: Random, longest: int, _: Stock = ALL) -> AnyRule:
     how = rng.choice(("exactly", "exactly", "at least"))
     return kinds_of.Length(count=rng.randint(2, longest), how="at least" if how == "at least" else "exactly")
 
 
-def _avoid(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest, words
-    return kinds_of.Avoid(letter=rng.choice(VOWELS))
+def _repeat(rng: Random, longest: int, stock: Stock = ALL) -> AnyRule:
+    return kinds_of.Repeat(text=" ".join(stock.list(rng, 2, longest)))
 
 
-def _lines(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del words
-    return kinds_of.Lines(count=rng.randint(2, min(longest, 6)))
+def _times(rng: Random, longest: int, stock: Stock = ALL) -> AnyRule:
+    return kinds_of.Times(given=stock.one(rng), count=rng.randint(2, max(2, min(longest, 5))))
 
 
-def _bullets(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del words
-    return kinds_of.Bullets(count=rng.randint(2, min(longest, 6)))
-
-
-def _case(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del longest, words
-    return kinds_of.Case(case=rng.choice(("upper", "lower")))
-
-
-def _quoted(rng: Random, longest: int, words: Words = VOCABULARY) -> AnyRule:
-    del rng, longest, words
-    return kinds_of.Quoted()
+def _count_letter(rng: Random, _: int, stock: Stock = ALL) -> AnyRule:
+    word = stock.one(rng) + stock.one(rng)
+    return kinds_of.CountLetter(given=word, letter=rng.choice(word))
 
 
 KINDS: dict[str, Maker] = {
     "repeat": _repeat,
-    "sort": _sort,
-    "reverse": _reverse,
-    "initials": _initials,
+    "sort": lambda rng, longest, stock=ALL: kinds_of.Sort(given=stock.list(rng, 3, longest)),
+    "reverse": lambda rng, longest, stock=ALL: kinds_of.Reverse(given=stock.list(rng, 3, longest)),
+    "initials": lambda rng, longest, stock=ALL: kinds_of.Initials(given=stock.list(rng, 3, longest)),
     "count_letter": _count_letter,
-    "json": _json,
-    "include": _include,
+    "json": lambda rng, _, stock=ALL: kinds_of.Json(keys=stock.some(rng, 1, 3)),
+    "include": lambda rng, longest, stock=ALL: kinds_of.Include(given=stock.some(rng, 1, min(longest, 3))),
     "times": _times,
-    "begin": _begin,
-    "end": _end,
+    "begin": lambda rng, _, stock=ALL: kinds_of.Begin(given=stock.one(rng)),
+    "end": lambda rng, _, stock=ALL: kinds_of.End(given=stock.one(rng)),
     "length": _length,
-    "avoid": _avoid,
-    "lines": _lines,
-    "bullets": _bullets,
-    "case": _case,
-    "quoted": _quoted,
+    "avoid": lambda rng, _, __=ALL: kinds_of.Avoid(letter=rng.choice(VOWELS)),
+    "lines": lambda rng, longest, _=ALL: kinds_of.Lines(count=rng.randint(2, min(longest, 6))),
+    "bullets": lambda rng, longest, _=ALL: kinds_of.Bullets(count=rng.randint(2, min(longest, 6))),
+    "case": lambda rng, _, __=ALL: kinds_of.Case(case=rng.choice(("upper", "lower"))),
+    "quoted": lambda _, __, ___=ALL: kinds_of.Quoted(),
 }
 """What makes a rule of each kind up."""

@@ -12,7 +12,7 @@ from random import Random
 from typing import Annotated, Any
 
 from windrow.envs.programs.steps import ENDS, STEPS, Chosen, Kind, Part, run_all
-from windrow.envs.questions import QUESTION, Question, QuestionEnv, known_only, settled, text_of
+from windrow.envs.questions import QUESTION, Levels, Question, QuestionEnv, known_only, settled, text_of
 from windrow.errors import ConfigError, EnvError
 from windrow.types import Meta, Value, to_json
 
@@ -34,9 +34,7 @@ class Programs(Value, frozen=True, kw_only=True):
 
     kinds: tuple[str, ...] = USUAL
     steps: Annotated[int, Meta(ge=1, le=6)] = 2
-    """Steps before the end, at most."""
-    fewest: Annotated[int, Meta(ge=1, le=6)] | None = None
-    """And at least; None: always as many."""
+    """Steps before the end."""
     tests: Annotated[int, Meta(ge=2, le=64)] = 8
     """Hidden ones."""
     examples: Annotated[int, Meta(ge=0, le=4)] = 1
@@ -44,8 +42,6 @@ class Programs(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         known_only("kinds", self.kinds, KINDS)
-        if self.fewest is not None and self.fewest > self.steps:
-            raise ConfigError(f"fewest is {self.fewest} and steps {self.steps}; fewest must not be above steps")
 
 
 class ProgramEnv(QuestionEnv[Programs]):
@@ -58,17 +54,16 @@ class ProgramEnv(QuestionEnv[Programs]):
         *,
         kinds: Sequence[str] = USUAL,
         steps: int = 2,
-        fewest: int | None = None,
         tests: int = 8,
         examples: int = 1,
+        levels: Levels = (),
     ) -> None:
-        chosen = {"steps": steps, "fewest": fewest, "tests": tests, "examples": examples}
-        super().__init__(settled(Programs, kinds=tuple(kinds), **chosen))
+        super().__init__(settled(Programs, kinds=tuple(kinds), steps=steps, tests=tests, examples=examples), levels)
 
     def make(self, rng: Random, settings: Programs) -> Question:
         for _ in range(TRIES):
             kind = _kind(rng, settings)
-            parts = _parts(rng, kind, settings)
+            parts = _parts(rng, kind, settings.steps)
             key = _behaviour(kind, parts)
             question = _asked(kind, parts, key, settings) if _each_matters(kind, parts, key) else None
             if question is not None:
@@ -90,7 +85,7 @@ class ProgramEnv(QuestionEnv[Programs]):
         """Some program of the sort that is asked for."""
         rng = Random(rng.getrandbits(64))  # not the draws that made the question, should it come from the same seed
         kind = _kind(rng, self._settings)
-        return written(kind, _parts(rng, kind, self._settings))
+        return written(kind, _parts(rng, kind, self._settings.steps))
 
 
 def written(kind: Kind, parts: Sequence[Chosen]) -> str:
@@ -148,9 +143,7 @@ def _kind(rng: Random, settings: Programs) -> Kind:
     return next(kind for kind in KINDS if kind == chosen)
 
 
-def _parts(rng: Random, kind: Kind, settings: Programs) -> list[Chosen]:
-    fewest = settings.steps if settings.fewest is None else settings.fewest
-    steps = settings.steps if fewest == settings.steps else rng.randint(fewest, settings.steps)
+def _parts(rng: Random, kind: Kind, steps: int) -> list[Chosen]:
     parts = [*rng.sample(STEPS[kind], steps), rng.choice(ENDS[kind])]
     return [_chosen(rng, part) for part in parts]
 

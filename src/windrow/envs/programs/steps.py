@@ -109,8 +109,8 @@ STEPS: dict[Kind, tuple[Part, ...]] = {
         Part("divides it by {n}, rounding down", "{v} // {n}", lambda v, n: v // n, FROM_TWO),
         Part("keeps what is left over after sharing by {n}", "{v} % {n}", lambda v, n: v % n, FROM_TWO),
         Part("subtracts it from {n}", "{n} - {v}", lambda v, n: n - v, DIGITS),
-        Part("raises it to {n} if it is below", "max({v}, {n})", lambda v, n: max(v, n), DIGITS),
-        Part("lowers it to {n} if it is above", "min({v}, {n})", lambda v, n: min(v, n), DIGITS),
+        Part("raises it to {n} if it is below", "max({v}, {n})", max, DIGITS),
+        Part("lowers it to {n} if it is above", "min({v}, {n})", min, DIGITS),
     ),
 }  # fmt: skip
 """What may happen on the way."""
