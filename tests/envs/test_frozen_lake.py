@@ -95,6 +95,48 @@ def test_the_rules_can_be_left_out():
     assert told(FrozenLakeEnv(map=SMALL, rules=False, view="grid"), task(), []).first == "P..\nH.H\n..G"
 
 
+def test_the_brief_view_says_where_the_goal_lies_and_where_no_hole_is():
+    played = told(FrozenLakeEnv(map=SMALL, rules=False, view="brief"), task(), ["right", "right", "hm"])
+    assert played.texts == [
+        "goal down right safe up left right",
+        "goal down right safe up down left right",
+        "goal down safe up left right",
+        "goal down safe up left right",
+    ]
+
+
+def test_the_brief_view_has_the_same_ends():
+    played = told(FrozenLakeEnv(map=SMALL, view="brief"), task(), ["right", "down", "down", "right"])
+    assert played.steps[-1].observation == "you reached the goal"
+    assert str(played.first).startswith("you are P on a frozen lake")
+
+
+@pytest.mark.parametrize(("near", "far"), [(1, 1), (2, 2), (3, 5), (6, None)])
+def test_goals_are_as_far_away_as_was_asked_for(near: int, far: int | None):
+    steps = [len(solved(FrozenLakeEnv(min_distance=near, max_distance=far), task(seed)).actions) for seed in range(100)]
+    assert near <= min(steps)
+    assert max(steps) <= (far or 12)
+    assert len(set(steps)) > 1 or near == far
+
+
+def test_without_detours_every_step_of_a_shortest_way_leads_nearer():
+    def apart(problem: str) -> int:
+        rows = problem.split("\n")
+        ends = [divmod("".join(rows).index(sign), len(rows)) for sign in "SG"]
+        return abs(ends[0][0] - ends[1][0]) + abs(ends[0][1] - ends[1][1])
+
+    def winding(*, detours: bool) -> int:
+        episodes = (solved(FrozenLakeEnv(holes=0.5, detours=detours), task(seed)) for seed in range(200))
+        return sum(len(each.actions) > apart(each.problem) for each in episodes)
+
+    assert winding(detours=False) == 0
+    assert winding(detours=True) > 0
+
+
+def test_a_map_of_ones_own_is_taken_at_any_distance():
+    assert solved(FrozenLakeEnv(map=["SG"], min_distance=3), task()).actions == ["right"]
+
+
 def test_solve_arrives_on_a_thousand_held_out_tasks():
     assert set(scores(FrozenLakeEnv, TASKS, solve=True)) == {1.0}
 
@@ -192,8 +234,13 @@ def test_it_goes_as_in_gymnasium():
         ({"sice": 4}, r"unknown setting frozen_lake\.sice; did you mean size\?"),
         ({"holes": 0.9}, r"frozen_lake\.holes must be a number from 0 to 0\.6, got 0\.9"),
         ({"corners": True, "holes": 0.009}, r"frozen_lake\.holes must be at least 0\.01 between corners, got 0\.009"),
-        ({"view": "picture"}, r"frozen_lake\.view must be one of both, grid, words, got 'picture'"),
+        ({"view": "picture"}, r"frozen_lake\.view must be one of both, grid, words, brief, got 'picture'"),
         ({"max_steps": 3}, r"frozen_lake\.max_steps must be"),
+        ({"min_distance": 7}, r"frozen_lake\.min_distance must be at most 6 at size 4, got 7"),
+        ({"max_distance": 1}, r"frozen_lake\.max_distance must be at least min_distance, which is 2, got 1"),
+        ({"corners": True, "max_distance": 5}, r"max_distance must be at least 6, the way between corners, got 5"),
+        ({"corners": True, "max_steps": 5}, r"max_steps must be at least 6, the way between corners, got 5"),
+        ({"min_distance": 6, "max_steps": 4}, r"max_steps must be at least min_distance, which is 6, got 4"),
         ({"corners": True, "size": 8, "max_steps": 13}, r"frozen_lake\.max_steps must be at least 14, the way between"),
         ({"min_distance": 6, "max_steps": 5}, r"frozen_lake\.max_steps must be at least min_distance, which is 6"),
         ({"map": ["SF", "G"]}, "rows of equal length made of S, F, H and G"),

@@ -102,6 +102,15 @@ async def test_a_version_that_is_not_newer_is_refused_with_nothing_changed():
 
 
 @played
+async def test_an_update_reports_how_much_each_engine_was_given():
+    torch = pytest.importorskip("torch")
+    rig = Rig(engines=2)
+    tensors = {"a": torch.zeros(3, 5), "b": torch.zeros(7, dtype=torch.bfloat16)}
+    assert (await rig.scheduler.update_weights(1, tensors))["bytes"] == 3 * 5 * 4 + 7 * 2
+    assert (await rig.scheduler.update_weights(2))["bytes"] == 0
+
+
+@played
 async def test_an_update_reports_version_checksum_and_durations():
     rig = loading()
     report = await rig.scheduler.update_weights(1, {"w": 1.0})

@@ -213,13 +213,14 @@ def test_the_last_words_of_a_process_are_heard():
     assert "I have had enough" in str(failed.value.__cause__)
 
 
-def test_a_call_has_a_deadline_and_says_where_the_process_was(tmp_path: Path):
+def test_a_call_has_a_deadline_and_says_where_the_process_was(tmp_path: Path, caplog):
     processes = started(1)
     pids = processes.pids
     processes._timeout_s = 0.1
     with pytest.raises(TrainError, match=r"wait_for: it has not answered after 0.1 s; raise train.timeout_s") as failed:
         processes.call("wait_for", tmp_path / "begun", tmp_path / "never")
     assert "in wait_for" in str(failed.value.__cause__)
+    assert caplog.records == []  # it was not waited for again
     assert_nothing_is_left(processes, pids)
 
 

@@ -124,14 +124,15 @@ def test_rows_that_cannot_move_the_policy_are_not_read_and_change_nothing(aggreg
     seen: list[int] = []
     lazy = Actor(kit.config(loss=loss), kit.model())
     lazy.learner.network.register_forward_hook(lambda _, args, __: seen.append(len(args[0].input_ids)))
-    lazy.train(kit.with_advantages(kit.batch(), advantages))
+    told = lazy.train(kit.with_advantages(kit.batch(), advantages))
     assert seen == [2]
     twice = Actor(kit.config(loss=loss, minibatches=2), kit.model())
     twice.learner.network.register_forward_hook(lambda _, args, __: seen.append(len(args[0].input_ids)))
     twice.train(kit.with_advantages(kit.batch(), advantages))
     assert seen == [2, 2, 1, 1], "what ratios compare with is not asked about them either"
     eager = Actor(kit.config(loss=but(loss, entropy=1e-30)), kit.model())
-    eager.train(kit.with_advantages(kit.batch(), advantages))
+    same = eager.train(kit.with_advantages(kit.batch(), advantages))
+    assert told["train/grad_norm"] == pytest.approx(same["train/grad_norm"], rel=1e-4)
     for name, each in eager.learner.parameters.items():
         torch.testing.assert_close(lazy.learner.parameters[name], each, msg=name, atol=2e-5, rtol=0)
 
@@ -152,6 +153,21 @@ def test_a_batch_is_used_as_often_as_configured_in_steps_that_keep_groups_whole(
     assert actor.train(batch)["train/steps"] == 6.0
     assert actor.steps == 6
     assert sizes == [8, *[4] * 6]
+
+
+def test_chance_decides_anew_in_every_update_which_groups_are_together():
+    actor = Actor(kit.config(minibatches=2), kit.model())
+    batch = kit.with_advantages(kit.batch([(2, 3)] * 12))
+    together = set()
+    for _ in range(6):
+        read: list[Tensor] = []
+        hook = actor.learner.network.register_forward_hook(
+            lambda _, args, __, read=read: read.append(args[0].input_ids)
+        )
+        actor.train(batch)
+        hook.remove()
+        together.add(str(sorted(read[1].sum(1).tolist())))  # the first is what ratios compare with
+    assert len(together) > 2
 
 
 def test_training_that_goes_on_from_a_state_goes_on_bit_for_bit():

@@ -7,7 +7,6 @@ once, ends once, and is never both terminated and truncated.
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -40,7 +39,7 @@ _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
 
 def settled(kind: type[S], game: str, given: Mapping[str, object]) -> S:
     """The settings of a game, from what was given of them."""
-    kinds = _kinds(kind)
+    kinds = _KINDS.get(kind) or _kinds(kind)
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if name not in kinds:
@@ -52,10 +51,12 @@ def settled(kind: type[S], game: str, given: Mapping[str, object]) -> S:
     return kind(**fields)
 
 
-@cache
+_KINDS: dict[type[msgspec.Struct], dict[str, Any]] = {}  # of games that were settled before
+
+
 def _kinds(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """The type of each setting; finding that out takes longer than all the rest of a start."""
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return _KINDS.setdefault(kind, {field.name: field.type for field in msgspec.structs.fields(kind)})
 
 
 def settled_for_task(settings: S, game: str, payload: object) -> S:

@@ -17,7 +17,7 @@ from windrow.engines.torch.store import KvStore
 PREFILL_TOKENS = 512
 """Tokens of prompts in one forward, beside one token per slot; bounds how long running requests wait."""
 
-MOST_PREFILL_TOKENS = 8192
+MOST_PREFILL_TOKENS = 4096
 """The same for a model so small that a forward costs more for being one than for its tokens."""
 
 PREFILL_WORK = 1 << 31
