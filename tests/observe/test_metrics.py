@@ -20,6 +20,8 @@ def test_an_undeclared_name_is_an_error_that_suggests_the_nearest():
         lambda meter: meter.count("engine/serving"),
         lambda meter: meter.observe("engine/serving", [1.0]),
         lambda meter: meter.count("batch/wait_s"),
+        lambda meter: meter.observe("episode/success", [1.0]),
+        lambda meter: meter.judge("batch/wait_s", [True]),
         lambda meter: meter.count("group/dropped_total"),
         lambda meter: meter.count("batch/groups_total", part="why"),
     ],
@@ -27,6 +29,16 @@ def test_an_undeclared_name_is_an_error_that_suggests_the_nearest():
 def test_a_metric_is_used_as_it_was_declared(use):
     with pytest.raises(InternalError, match="used otherwise"):
         use(Meter())
+
+
+def test_a_share_is_how_many_of_those_since_the_last_look_are_so():
+    meter = Meter()
+    meter.judge("episode/success", [True, False, False])
+    meter.judge("episode/success", [False])
+    meter.judge("episode/success_by_tag", [True], "maze")
+    assert meter.look() == {"episode/success": 0.25, "episode/success_by_tag/maze": 1.0}
+    meter.judge("episode/success", [True])
+    assert meter.look() == {"episode/success": 1.0}
 
 
 def test_a_counter_is_a_sum_since_the_last_look():

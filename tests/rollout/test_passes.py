@@ -85,6 +85,17 @@ async def test_every_step_has_passes_of_its_own_and_those_of_the_last_one_are_fo
 
 
 @played
+async def test_a_pass_of_an_earlier_step_is_forgotten_although_its_name_is_not_asked_for_again():
+    _, val = both()
+    await passed(val, 0)
+    await passed(val, 0, **GREEDY)
+    await passed(val, 1)
+    assert val._queue is not None
+    assert len(val._queue._dispatch.shelf) == 6
+    assert val.ledger()["val"].groups.trained == 12
+
+
+@played
 async def test_a_pass_may_be_played_again_in_the_same_way_under_another_name():
     rig, val = both()
     again: dict[str, Any] = {"pass": "again"}
