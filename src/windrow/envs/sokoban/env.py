@@ -5,6 +5,8 @@ score is 1 when all boxes stand on targets and 0 otherwise. A box that can never
 episode: noticing it is part of the game.
 """
 
+from collections.abc import Iterator
+from itertools import repeat
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -33,8 +35,10 @@ class Rooms(Value, frozen=True, kw_only=True):
     """How likely a place inside is a wall."""
     max_steps: Annotated[int, Meta(ge=8)] | None = None
     """None: four times the size for every box."""
-    view: Literal["both", "grid", "words"] = "both"
-    """The room as a picture, or where things are in words."""
+    max_plan: Annotated[int, Meta(ge=1)] | None = None
+    """Steps to the end at most, in a random room; None: as many as the step limit allows."""
+    view: Literal["both", "grid", "words", "brief"] = "both"
+    """The room as a picture, where things are in words, or in as few words as possible."""
     rules: bool = True
     """Begin with what the signs mean."""
     map: tuple[str, ...] = ()
@@ -43,8 +47,14 @@ class Rooms(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.boxes > self.size - 3:
             raise ConfigError(f"{NAME}.boxes must be at most {self.size - 3} at size {self.size}, got {self.boxes}")
+        if self.view == "brief" and max(self.boxes, "".join(self.map).count("$")) > 1:
+            raise ConfigError(f"{NAME}.view brief tells of one box, got {self.boxes} boxes; use words")
         if self.map:
             _check(read(self.map), self)
+
+    @property
+    def longest_plan(self) -> int:
+        return self.steps if self.max_plan is None else min(self.steps, self.max_plan)
 
     @property
     def steps(self) -> int:
@@ -96,7 +106,8 @@ class SokobanEnv:
         return rng.choice(self._open_ways())
 
     def _step(self, said: str) -> Step:
-        return self._course.step(f"{said}\n{self._view()}", self._info)
+        seen = self._view() if self._rooms.view == "brief" else f"{said}\n{self._view()}"
+        return self._course.step(seen, self._info)
 
     def _planned(self) -> dict[Position, Direction]:
         position, ways = self._position, dict[Position, Direction]()
@@ -111,7 +122,12 @@ class SokobanEnv:
         return open_ways or [*DIRECTIONS]
 
     def _view(self) -> str:
-        parts = {"both": (self._picture, self._words), "grid": (self._picture,), "words": (self._words,)}
+        parts = {
+            "both": (self._picture, self._words),
+            "grid": (self._picture,),
+            "words": (self._words,),
+            "brief": (self._brief,),
+        }
         return "\n".join(part() for part in parts[self._rooms.view])
 
     def _picture(self) -> str:
@@ -121,6 +137,18 @@ class SokobanEnv:
         boxes, targets = self._spell(self._position.boxes), self._spell(self._room.targets)
         around = ", ".join(f"{way} {self._beside(way)}" for way in DIRECTIONS)
         return f"you {self._spell(1 << self._position.player)} box {boxes} target {targets}\n{around}"
+
+    def _brief(self) -> str:
+        """The steps to the box and from it to the target as if nothing were in the way, and where walls are."""
+        box, target = (next(bits(places)) for places in (self._position.boxes, self._room.targets))
+        walls = [way for way in DIRECTIONS if self._beside(way) == "wall"]
+        to_box, to_target = self._way(self._position.player, box), self._way(box, target)
+        return " ".join(["box", *to_box, "target", *to_target, "wall", *walls])
+
+    def _way(self, start: int, end: int) -> Iterator[Direction]:
+        (row, column), (to_row, to_column) = (divmod(place, self._room.width) for place in (start, end))
+        yield from repeat("up" if to_row < row else "down", abs(to_row - row))
+        yield from repeat("left" if to_column < column else "right", abs(to_column - column))
 
     def _spell(self, places: int) -> str:
         return " ".join(
@@ -137,7 +165,7 @@ class SokobanEnv:
 
 
 def _made(rooms: Rooms, rng: Random) -> Scene:
-    return made(rooms.size, rooms.boxes, rooms.walls, rooms.steps, rng)
+    return made(rooms.size, rooms.boxes, rooms.walls, rooms.longest_plan, rng)
 
 
 def _key(scene: Scene) -> str:
