@@ -23,8 +23,8 @@ def test_a_nest_that_is_killed_takes_only_its_own_with_it_and_is_replaced(born: 
                 group.create_task(kill(nest_of(pool)))
                 with pytest.raises(EnvError, match="thing sleep: the process that it came from died"):
                     await host.call("sleep")
-            assert not is_alive(host.pid)
-            assert not is_alive(below), "what hid below it is found"
+            await eventually(lambda: not is_alive(host.pid))  # killed, which takes a moment on a busy machine
+            await eventually(lambda: not is_alive(below))  # what hid below it is found
             async with pool.borrow() as again:
                 assert await again.call("add") == 1
             assert await bystander.call("add") == 1

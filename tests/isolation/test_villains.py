@@ -10,6 +10,7 @@ import pytest
 from tests.isolation.kit import Born, Villain, eventually, hosts, is_alive, open_files, run
 
 from windrow.errors import EnvError, RewardError
+from windrow.isolation import host
 from windrow.isolation.host import Elsewhere
 from windrow.isolation.messages import Made, pack
 from windrow.isolation.wire import Wire
@@ -85,6 +86,19 @@ def test_what_it_raises_is_told_with_its_traceback(deed: str, words: str, born: 
     ],
 )
 def test_how_it_dies_is_told(deed: str, words: str, born: Born):
+    with pytest.raises(EnvError, match=words):
+        raise outcome(deed, born)
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("exit_at_once", "thing exit_at_once: its process ended with exit code 7; it last wrote: the lights went out"),
+        ("cut", "thing cut: it closed its connection, so it was killed"),
+    ],
+)
+def test_how_it_dies_is_told_however_late_the_news_is(deed: str, words: str, born: Born, monkeypatch):
+    monkeypatch.setattr(host, "CUT_GRACE_S", 0.0)
     with pytest.raises(EnvError, match=words):
         raise outcome(deed, born)
 
