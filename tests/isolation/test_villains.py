@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import time
 
 import pytest
-from tests.isolation.kit import Born, Villain, eventually, hosts, is_alive, open_files, run
+from tests.isolation.kit import Born, Villain, eventually, hosts, is_alive, nest_of, open_files, run
 
 from windrow.errors import EnvError, RewardError
 from windrow.isolation import host
@@ -97,10 +98,21 @@ def test_how_it_dies_is_told(deed: str, words: str, born: Born):
         ("cut", "thing cut: it closed its connection, so it was killed"),
     ],
 )
-def test_how_it_dies_is_told_however_late_the_news_is(deed: str, words: str, born: Born, monkeypatch):
+def test_how_it_dies_is_told_however_late_the_news_is(deed: str, words: str, monkeypatch):
+    """Its nest stands still while it dies, so that all that is known for a while is that it is silent."""
     monkeypatch.setattr(host, "CUT_GRACE_S", 0.0)
-    with pytest.raises(EnvError, match=words):
-        raise outcome(deed, born)
+
+    async def body() -> None:
+        pool = hosts(Villain)
+        async with pool.borrow() as bad, asyncio.TaskGroup() as group:
+            os.kill(nest_of(pool), signal.SIGSTOP)
+            call = group.create_task(failure_of(bad.call(deed)))
+            await eventually(lambda: bad._trouble != "")
+            os.kill(nest_of(pool), signal.SIGCONT)
+        assert re.search(words, str(call.result()))
+        await pool.close()
+
+    run(body())
 
 
 def test_an_answer_that_is_too_long_is_told():

@@ -257,21 +257,25 @@ def test_what_cannot_be_sent_is_refused():
 
 
 DRIVER = """
-import time
+import sys
+from pathlib import Path
 from tests.train.test_processes import started
 processes = started(1)
 print(processes.pids[0], processes.room, flush=True)
-time.sleep(600)
+processes.call("wait_for", Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-def test_they_die_with_a_driver_that_is_killed_and_the_next_one_sweeps_up():
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        pid, room = driver.stdout.readline().split()
-        assert Path(room).is_dir()
-        driver.kill()
-        driver.wait()
+def test_they_die_with_a_driver_that_is_killed_though_they_are_busy_and_the_next_one_sweeps_up(tmp_path: Path):
+    places = [str(tmp_path / "begun"), str(tmp_path / "never")]
+    with subprocess.Popen([sys.executable, "-c", DRIVER, *places], stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            assert driver.stdout is not None
+            pid, room = driver.stdout.readline().split()
+            until((tmp_path / "begun").exists)
+            assert Path(room).is_dir()
+        finally:
+            driver.kill()
     until(lambda: not alive([int(pid)]))
     assert Path(room) in sweep(ROOM, Path(room).parent)
     assert not Path(room).exists()

@@ -2,7 +2,6 @@
 
 import asyncio
 import resource
-import signal
 import subprocess
 import sys
 import warnings
@@ -231,13 +230,14 @@ time.sleep(600)
 
 def test_folders_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path):
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        root = Path(owner.stdout.readline().strip())
-        assert str(owner.pid) in root.name
-        assert (root / "v1" / "model.safetensors").is_file()
-        assert sweep(ROOM, tmp_path) == []
-        owner.send_signal(signal.SIGKILL)
-        owner.wait()
+        try:
+            assert owner.stdout is not None
+            root = Path(owner.stdout.readline().strip())
+            assert str(owner.pid) in root.name
+            assert (root / "v1" / "model.safetensors").is_file()
+            assert sweep(ROOM, tmp_path) == []
+        finally:
+            owner.kill()
     with SharedWeights(tmp_path) as shared:
         assert list(tmp_path.iterdir()) == [shared.root]
 

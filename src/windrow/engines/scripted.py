@@ -8,7 +8,7 @@ misbehave in every way that a real engine does.
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from math import floor, inf
+from math import floor, inf, ulp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -321,7 +321,8 @@ class ScriptedEngine:
             return 0
         most = min(float(len(run.words)), self._hold_at) - run.place
         token_s = self.settings.token_s
-        tokens = floor((now - run.since) / token_s + ROUNDING) if token_s else self.settings.stream_every
+        elapsed = now - run.since + 4 * ulp(now)  # a clock that has gone for long tells no finer moments
+        tokens = floor(elapsed / token_s + ROUNDING) if token_s else self.settings.stream_every
         return int(max(0.0, min(most, tokens)))
 
     def _end(self, run: "_Run") -> None:

@@ -189,7 +189,7 @@ class Host:
             return self._error("the process that it came from died, and it with it")
         said = gone.said.decode("utf-8", "replace").strip()
         last = said.rpartition("\n")[2]
-        if self._trouble:
+        if self._trouble and gone.code == -signal.SIGKILL:  # else it had died already, and the news of it was late
             how = f"{self._trouble}, so it was killed"
         elif last.startswith("MemoryError"):
             how = f"ran out of memory (limit {self._settings.memory_mb} MB)"
