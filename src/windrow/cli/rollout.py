@@ -87,20 +87,17 @@ async def _collect(scheduler: "RolloutScheduler", file: "RolloutFile", out: Outp
 
 
 async def _fill(scheduler: "RolloutScheduler", file: "RolloutFile", collected: Collected, at: Report) -> None:
-    from windrow.protocol import DataProto
+    from windrow.pipelines.rollout_only import collect
 
     began = time.perf_counter()
-    for step in range(file.batches):
-        batch = await scheduler.get_batch(DataProto(meta_info={"global_step": step}), file.rollout.rollout_batch_size)
+    async for batch in collect(scheduler, file.batches, file.rollout.rollout_batch_size):
         collected.seconds = time.perf_counter() - began
-        if batch is None:
-            collected.ended = "no task is left"
-            return
         collected.add(batch)
         at(collected.batches, f"{collected.trajectories} trajectories, {collected.tokens:,} tokens")
         if batch.meta_info["last"]:
             collected.ended = "no task is left"
-            return
+    if collected.batches < file.batches:
+        collected.ended = "no task is left"
 
 
 def _tell(scheduler: "RolloutScheduler", collected: Collected, out: Output) -> int:

@@ -10,7 +10,8 @@ On slippery ice nobody can promise to arrive: there `solve` says what arrives mo
 import math
 from collections import deque
 from collections.abc import Iterator
-from functools import cached_property
+from copy import copy
+from functools import cached_property, lru_cache
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ from windrow.envs.drawing import draw
 from windrow.envs.games import ASK_FOR_DIRECTION, DIRECTIONS, Course, Direction, direction, settled, settled_for_task
 from windrow.envs.protocol import Step
 from windrow.errors import ConfigError
-from windrow.trajectory import Task
+from windrow.trajectory import Split, Task
 from windrow.types import Meta, Value
 
 NAME = "frozen_lake"
@@ -41,6 +42,8 @@ FEWEST_HOLES = 0.01
 THINNER = 0.9
 """After so many maps that cannot be crossed there are fewer holes in the next ones."""
 TRIES = 20
+REMEMBERED = 256
+"""Maps that are kept for a while, as the attempts of a group play the same one."""
 SWEEPS = 2_000
 """More than enough for the chances of the largest slippery lake to settle."""
 
@@ -114,8 +117,8 @@ class FrozenLakeEnv:
     async def start(self, task: Task) -> str:
         self._lake = lake = settled_for_task(self._lake, NAME, task.payload)
         self._course.begin(lake.steps)
-        self._map = lake.map or draw(task, lambda rng: _random_map(lake, rng), "\n".join)
-        self._ice = ice()(desc=[*self._map], is_slippery=lake.slippery)
+        self._map = lake.map or _drawn(lake, task.seed, task.split)
+        self._ice = copy(_untouched(self._map, slippery=lake.slippery))
         state, _ = self._ice.reset(seed=task.seed % 2**63)
         self._at = self._place(int(state))
         return f"{self._rules()}\n{self._view()}" if lake.rules else self._view()
@@ -204,6 +207,18 @@ def ice() -> Any:  # noqa: ANN401 -- a class whose methods have no types
     except ImportError:
         raise ConfigError(f"{NAME} needs gymnasium; pip install 'windrow[envs]'") from None
     return Ice
+
+
+@lru_cache(REMEMBERED)
+def _untouched(rows: tuple[str, ...], *, slippery: bool) -> Any:  # noqa: ANN401 -- as above
+    """Gymnasium's environment on a map, which nobody has played with."""
+    return ice()(desc=[*rows], is_slippery=slippery)
+
+
+@lru_cache(REMEMBERED)
+def _drawn(lake: Lake, seed: int, split: Split) -> tuple[str, ...]:
+    task = Task(ordinal=0, seed=seed, split=split)
+    return draw(task, lambda rng: _random_map(lake, rng), "\n".join)
 
 
 def _went(way: Direction, before: Place, now: Place) -> str:
