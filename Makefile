@@ -48,7 +48,7 @@ $(VLLM)/.installed: tests/vllm/requirements.txt
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check --no-input -qq uninstall --yes torchvision torchaudio torchcodec
 	@touch $@
 
-soak: $(STAMP) ## 2,000 environments in processes at once, some of which crash, hang or eat memory; minutes, no part of CI
+soak: $(STAMP) ## 2,000 environments in processes that crash, hang or eat memory, and 200 steps of training; minutes, no part of CI
 	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s tests/soak
 
 check: $(STAMP) ## format, lint, layers, types

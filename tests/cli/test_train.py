@@ -12,11 +12,11 @@ import pytest
 import yaml
 from tests.cli.given import Windrow
 from tests.cli.test_interrupt import interrupted
-from tests.pipelines.kit import exact, losses, small
+from tests.pipelines.kit import LESSON, exact, losses, small
 
 from windrow.pipelines.config import Agentic
 from windrow.store.run import RunFolder
-from windrow.types import to_plain
+from windrow.types import but, to_plain
 
 STEPS = 6
 PATIENCE_S = 120.0
@@ -71,6 +71,14 @@ def test_ctrl_c_stops_it_cleanly_and_it_goes_on_where_it_was(windrow: Windrow, f
     assert resumed.code == 0, resumed.err
     assert json.loads(resumed.out.splitlines()[-1])["steps"] == STEPS
     assert [line.step for line in RunFolder.read(run).metrics] == [*range(1, STEPS + 1)]
+
+
+def test_ctrl_c_is_heard_in_the_warm_start_too(folder: Path):
+    lesson = but(LESSON, supervised=but(LESSON.supervised, steps=10**6))
+    config = write(folder, small(warm_start=lesson))
+    said = interrupted(folder, ("train", config), "loss")
+    assert said.code == 130, said.err
+    assert "stopped before the first update" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -53,6 +53,28 @@ def test_the_last_box_on_its_target_is_worth_one():
     assert last.info == {"problem": "######\n#@$_.#\n######"}
 
 
+def test_the_brief_view_says_where_the_box_lies_where_it_is_to_go_and_where_walls_are():
+    played = told(SokobanEnv(map=LINE, rules=False, view="brief"), task(), ["right", "hm", "right"])
+    assert played.texts == [
+        "box right target right right wall up down left",
+        "box right target right wall up down",
+        "box right target right wall up down",
+        "every box is on a target",
+    ]
+
+
+def test_the_brief_view_is_for_one_box():
+    with pytest.raises(ConfigError, match=r"sokoban\.view brief tells of one box, got 2 boxes; use words"):
+        SokobanEnv(boxes=2, view="brief")
+
+
+@pytest.mark.parametrize("longest", [1, 4, 9])
+def test_plans_are_as_short_as_was_asked_for(longest: int):
+    steps = [len(solved(SokobanEnv(max_plan=longest), task(seed)).actions) for seed in range(50)]
+    assert max(steps) <= longest
+    assert len(set(steps)) > 1 or longest == 1
+
+
 @pytest.mark.parametrize(
     ("before", "way", "after"),
     [

@@ -41,11 +41,11 @@ from windrow.train.config import (
 from windrow.trajectory import Task
 from windrow.types import Value, but
 
-LAKE = {"size": 4, "view": "brief", "rules": False, "max_steps": 12, "holes": 0.45, "min_distance": 4, "detours": False}
-TIMES = Tail(median=0.06, sigma=1.4, cap=50.0)
+LAKE = {"size": 4, "view": "brief", "rules": False, "max_steps": 16, "holes": 0.45, "min_distance": 4, "detours": False}
+TIMES = Tail(median=0.1, sigma=1.4, cap=50.0)
 STEPS = 24
-EVERY = 4
-SEEDS = 2
+EVERY = 6
+SEEDS = 3
 GROUPS, GROUP = 16, 8
 
 
@@ -121,16 +121,17 @@ def recipe(steps: int, staleness: float, seed: int) -> Agentic:
         ),
         train=TrainConfig(
             minibatches=2,
-            optimizer=OptimizerConfig(lr=1e-3, warmup_steps=3),
-            loss=LossConfig(clip_high=0.28, entropy=0.01),
+            optimizer=OptimizerConfig(lr=7e-4, warmup_steps=3),
+            loss=LossConfig(clip_high=0.28),
+            processes=1,
         ),
         warm_start=WarmStart(
-            episodes=300,
-            env_args={"holes": 0.0, "pace": 0.0},
+            episodes=500,
+            env_args={"holes": 0.05, "pace": 0.0},
             noise=0.5,
             learn_noise=True,
             supervised=DemonstrationConfig(
-                steps=100, batch_size=16, optimizer=OptimizerConfig(lr=3e-3, warmup_steps=10)
+                steps=120, batch_size=16, optimizer=OptimizerConfig(lr=3e-3, warmup_steps=20)
             ),
         ),
         validate=Validation(tasks=256, every=EVERY, greedy=False, at_once=128),

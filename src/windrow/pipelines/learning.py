@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from windrow.errors import TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
 from windrow.pipelines.playing import save_model
 from windrow.pipelines.warm_start import lessons, make_tokenizer
@@ -161,8 +163,14 @@ async def warm_up(
     played = await lessons(envs, codec, lesson, file.seed)
     shown(played)
     learner = Learner(network, settings.optimizer, settings.micro)
+    given_up = Event()
 
     def told(step: int, metrics: dict[str, float]) -> None:
+        if given_up.is_set():
+            raise TrainError(f"the warm start was given up after {step} steps")
         watcher.stage("warm start", step, settings.steps, f"loss {metrics['supervised/loss']:.3f}")
 
-    return await off_loop(supervise, learner, demonstrations(played), settings, file.seed, told)
+    try:
+        return await off_loop(supervise, learner, demonstrations(played), settings, file.seed, told)
+    finally:
+        given_up.set()  # nobody waits for the steps that are left

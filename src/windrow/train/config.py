@@ -222,5 +222,6 @@ class DemonstrationConfig(Value, frozen=True, kw_only=True, forbid_unknown_field
 
     steps: Annotated[Count, Meta(description="optimizer steps")] = 200
     batch_size: Annotated[Count, Meta(description="demonstrations per step")] = 64
+    threads: Annotated[Count, Meta(description="cores that it may use")] = 1
     optimizer: Annotated[OptimizerConfig, Meta(description="of its own")] = OptimizerConfig(lr=1e-3, warmup_steps=20)
     micro: Annotated[MicroConfig, Meta(description="what goes through a model at once")] = MicroConfig()

@@ -16,6 +16,7 @@ from windrow.requests import Tokens
 from windrow.train.config import DemonstrationConfig
 from windrow.train.learner import Learner
 from windrow.train.rows import Piece, Rows
+from windrow.train.threads import use_threads
 from windrow.trajectory import Trajectory
 from windrow.types import Value
 
@@ -49,6 +50,7 @@ def supervise(
     on_step: OnStep | None = None,
 ) -> dict[str, float]:
     """Take steps until `config.steps` were taken; the loss is the mean over tokens. What the last step said."""
+    use_threads(config.threads)
     table = _table(rows, learner.device)
     order = _Order(len(table), config.batch_size, seed)
     last: dict[str, float] = {}

@@ -23,8 +23,9 @@ from windrow.train.config import LossConfig, ModelConfig, TrainConfig
 from windrow.train.learner import ALONE, Learner, Peers, gather
 from windrow.train.micro import Ints
 from windrow.train.networks import Policy, Said
-from windrow.train.roles.base import Dtype, added, dtype_of, mean_over_steps, model_of, parts_of, prepared, use_threads
+from windrow.train.roles.base import Dtype, added, dtype_of, mean_over_steps, model_of, parts_of, prepared
 from windrow.train.rows import Piece, Rows, temperature
+from windrow.train.threads import use_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

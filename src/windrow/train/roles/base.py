@@ -1,4 +1,4 @@
-"""What all roles need: a model from whatever they were given, and threads of their own choice."""
+"""What all roles need: a model from whatever they were given."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -44,12 +44,6 @@ def prepared(network: N, micro: MicroConfig, peers: Peers) -> N:
         check_packing(network)
     peers.adopt(network)
     return network
-
-
-def use_threads(threads: int | None) -> None:
-    """In the thread that calls this; none: as it was."""
-    if threads is not None and torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
 
 
 def added(batch: DataProto, **columns: "Tensor") -> DataProto:

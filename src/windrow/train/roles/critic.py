@@ -18,8 +18,9 @@ from windrow.train.learner import ALONE, Learner, Peers, gather
 from windrow.train.losses import token_weights, value_loss
 from windrow.train.networks import Policy, Values
 from windrow.train.roles.actor import Actor
-from windrow.train.roles.base import Dtype, added, dtype_of, mean_over_steps, model_of, parts_of, prepared, use_threads
+from windrow.train.roles.base import Dtype, added, dtype_of, mean_over_steps, model_of, parts_of, prepared
 from windrow.train.rows import Piece, Rows
+from windrow.train.threads import use_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

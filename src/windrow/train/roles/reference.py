@@ -15,8 +15,9 @@ from windrow.train.config import ModelConfig, TrainConfig
 from windrow.train.learner import ALONE, Peers, score
 from windrow.train.networks import Policy
 from windrow.train.roles.actor import Actor
-from windrow.train.roles.base import Dtype, added, dtype_of, model_of, prepared, use_threads
+from windrow.train.roles.base import Dtype, added, dtype_of, model_of, prepared
 from windrow.train.rows import Rows, temperature
+from windrow.train.threads import use_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

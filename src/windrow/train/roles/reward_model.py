@@ -14,8 +14,9 @@ from windrow.protocol import DataProto
 from windrow.train import micro
 from windrow.train.config import MicroConfig
 from windrow.train.models import load_classifier
-from windrow.train.roles.base import added, use_threads
+from windrow.train.roles.base import added
 from windrow.train.rows import column
+from windrow.train.threads import use_threads
 
 
 class RewardModel:
