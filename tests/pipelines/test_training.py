@@ -99,6 +99,15 @@ def test_with_a_bound_generation_goes_on_and_stays_within_it_on_average(tmp_path
     assert sum(lags) / len(lags) <= 1.0
 
 
+def test_a_validation_aside_is_of_one_version_while_training_goes_on(tmp_path: Path):
+    file = small(devices=2, steps=4, validate=Validation(tasks=16, every=1, at_once=16, how="aside"))
+    file = but(file, rollout=but(file.rollout, staleness=1.0))
+    outcome, folder = train(file, tmp_path)  # one with two versions would be an error
+    assert [each.step for each in outcome.curve] == [0, 1, 2, 3, 4]
+    assert all(each.tasks == 16 for each in outcome.curve)
+    assert [line.step for line in folder.metrics] == [1, 2, 3, 4]
+
+
 def test_devices_that_training_shares_are_lent_to_it(tmp_path: Path):
     file = small(devices=2, train_devices=(0,), steps=2)
     file = but(file, rollout=but(file.rollout, staleness=1.0))

@@ -161,8 +161,7 @@ class Training:
             return
         if self._curve and self._curve[-1].step == step:
             return  # it was made before the run was broken off
-        if self._validating is not None:
-            await self._validating
+        await self._finish_validating()
         self._doing = "validating"
         greedy = settings.greedy and (first_or_last or settings.stop_at is not None)
         if settings.how == "between" or first_or_last:
@@ -216,8 +215,7 @@ class Training:
 
     async def outcome(self) -> Outcome:
         """What it came to; whatever was saved last is the whole of it."""
-        if self._validating is not None:
-            await self._validating
+        await self._finish_validating()
         if self._curve[-1].step != self._at or (self.file.validate.greedy and self._curve[-1].greedy is None):
             await self._evaluate(self._at, greedy=self.file.validate.greedy)
         if not self._is_saved(self._at):
@@ -265,6 +263,14 @@ class Training:
             values["validation/greedy"] = found.greedy
         values |= {f"validation/success/{name}": value for name, value in found.domains.items()}
         self._note(values)
+
+    async def _finish_validating(self) -> None:
+        """Wait for a validation that goes on aside; nothing is suspended meanwhile, or nobody would play it."""
+        if self._validating is not None:
+            self._doing = "validating"
+            await self._playing.rollouts.resume()
+            await self._validating
+            self._validating = None
 
     async def _evaluate_aside(self, step: int, *, greedy: bool) -> None:
         async with self._playing.held_out.set_aside(self.file.validate.engines):
