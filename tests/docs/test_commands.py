@@ -25,6 +25,7 @@ SMOKE = ["steps=2", "seeds=1"]
 SHORT = [
     "steps=1", "warm_start.episodes=8", "warm_start.supervised.steps=1", "validate.tasks=4", "validate.every=0",
     "rollout.rollout_batch_size=16", "rollout.train_env_manager.filter=none", "model.tiny.texts=8",
+    "train.processes=0",
 ]  # fmt: skip
 """What a shown training is cut down to."""
 FEW = ["--policies", "barrier,keep_1"]
