@@ -48,8 +48,8 @@ $(VLLM)/.installed: tests/vllm/requirements.txt
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check --no-input -qq uninstall --yes torchvision torchaudio torchcodec
 	@touch $@
 
-soak: $(STAMP) ## 2,000 environments in processes that crash, hang or eat memory, and 200 steps of training; minutes, no part of CI
-	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s tests/soak
+soak: $(STAMP) ## 2,000 environments at once of which some crash, hang or eat memory, and 200 steps of training; minutes, no part of CI
+	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s --timeout=1800 tests/soak
 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
