@@ -35,7 +35,9 @@ test: $(STAMP) ## everything that CI tests, with branch coverage of the core
 	@echo "the core's tables, with coverage"
 	@$(PYTEST) tests/core $(SEARCHES:%=--ignore=%) --cov
 	@echo "walks, interleavings and everything else"
-	@$(PYTEST) $(SEARCHES) $(OTHERS)
+	@$(PYTEST) $(SEARCHES) $(OTHERS) -m 'not ray'
+	@echo "on Ray, in one cluster"
+	@$(BIN)/python -m pytest $(OTHERS) -m ray
 
 test-vllm: $(STAMP) $(VLLM)/.installed ## the engines' tests against a real vLLM server; opt-in, 3.5 GB, no part of CI
 	@$(BIN)/python tests/vllm/run.py $(VLLM)/bin/python

@@ -11,6 +11,7 @@ WindrowError
 │   └── SandboxError     programs cannot be run just now; says nothing about the program
 ├── TrainError       the trainer's
 ├── DataError        the data's: tensors and arrays that do not fit together (a ValueError as well)
+├── HostLost         the machine's: a process on Ray is gone, or its whole node
 ├── Refused          nobody's: a request that would break a promise; nothing was changed
 └── InternalError    ours: a broken promise or an event that cannot have happened
     └── IllegalEvent
@@ -67,6 +68,10 @@ class TrainError(WindrowError):
 
 class DataError(WindrowError, ValueError):
     """Tensors and arrays that do not fit together; nothing was changed."""
+
+
+class HostLost(WindrowError):
+    """A process that held something of ours is gone, or the node that it was on."""
 
 
 class Refused(WindrowError):

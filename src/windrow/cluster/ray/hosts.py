@@ -1,0 +1,159 @@
+"""Hosts: Ray actors that hold whatever is put into them.
+
+```
+caller                             host, a process somewhere
+  Remote ── call(path) ──────────── its event loop   ── things["queue"].status()
+         ── control(path) ───────── a way of its own, then the same event loop
+         ── work(path) ──────────── its thread, one after the other
+```
+
+Promises
+- `call` runs on the host's one event loop, together with everything else there; `work` on one thread beside it, one
+  call after the other, so that what blocks does not make the host deaf; `control` does not wait behind calls that came
+  before it.
+- What a thing raises is raised here as what it is. A host that is gone is a `HostLost`, at once.
+- A `Remote` can be sent to other processes, and means the same host there.
+- A host ends with whoever started it.
+
+What it does not do: it knows nothing of what it holds.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from windrow.errors import HostLost, InternalError, WindrowError
+
+CONTROL = "control"
+AT_ONCE = 10_000
+"""Calls that may wait in a host at the same time; most of them wait for something to happen."""
+CONTROL_AT_ONCE = 64
+
+
+class Host:
+    """Holds things, in a process of its own."""
+
+    def __init__(self) -> None:
+        self._things: dict[str, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="windrow-work")
+
+    async def attach(self, name: str, make: Callable[..., Any], *arguments: object) -> None:
+        """Put something in, unless something of this name is there."""
+        self._loop = asyncio.get_running_loop()
+        if name not in self._things:
+            self._things[name] = make(*arguments)
+
+    async def call(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- whatever it is
+        """Call, or look at, what the path leads to."""
+        name, _, rest = path.partition(".")
+        if name not in self._things:
+            raise InternalError(f"this host holds no {name!r}; it has {[*self._things]}")
+        found = attrgetter(rest)(self._things[name])
+        result = found(*arguments, **options) if callable(found) else found
+        return await result if inspect.isawaitable(result) else result
+
+    @ray.method(concurrency_group=CONTROL)
+    async def control(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- as above
+        """The same, not behind other calls: Ray gives it an event loop of its own, from which it goes to ours."""
+        if self._loop is None:
+            raise InternalError("nothing was put into this host yet")
+        asked = asyncio.run_coroutine_threadsafe(self.call(path, arguments, options), self._loop)
+        return await asyncio.wrap_future(asked)
+
+    async def work(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- as above
+        """The same, on the host's thread."""
+        name, _, rest = path.partition(".")
+        found = attrgetter(rest)(self._things[name])
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(found, *arguments, **options))
+
+
+class Remote:
+    """A host, as others see it."""
+
+    def __init__(self, name: str, handle: Any) -> None:  # noqa: ANN401 -- Ray's handles have no type
+        self.name = name
+        self.handle = handle
+
+    async def attach(self, thing: str, make: Callable[..., object], *arguments: object) -> None:
+        """Have it hold something; the second time does nothing."""
+        await self._answer(self.handle.attach.remote(thing, make, *arguments))
+
+    async def call(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
+        """Call something there, on its event loop."""
+        return await self._answer(self.handle.call.remote(path, arguments, options))
+
+    async def control(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+        """The same, not behind other calls."""
+        return await self._answer(self.handle.control.remote(path, arguments, options))
+
+    def look(self, path: str, *arguments: object, within_s: float) -> Any:  # noqa: ANN401 -- as above
+        """The same for whoever cannot await."""
+        try:
+            return ray.get(self.handle.control.remote(path, arguments, {}), timeout=within_s)
+        except RayError as error:
+            raise self._meant(error) from error
+
+    def ask(self, path: str, *arguments: object, **options: object) -> "Asked":
+        """Have its thread do something; returns at once."""
+        return Asked(self, self.handle.work.remote(path, arguments, options))
+
+    def kill(self) -> None:
+        """End its process at once."""
+        ray.kill(self.handle)
+
+    async def _answer(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+        try:
+            return await ref
+        except RayError as error:
+            raise self._meant(error) from error
+
+    def _meant(self, error: RayError) -> BaseException:
+        """What an error of Ray means to us."""
+        if isinstance(error, RayTaskError):
+            cause = error.cause
+            return cause if isinstance(cause, WindrowError) else error
+        if isinstance(error, RayActorError):
+            return HostLost(f"host {self.name} is gone: {_in_short(error)}")
+        if isinstance(error, GetTimeoutError):
+            return TimeoutError(f"host {self.name} did not answer in time")
+        return error
+
+
+class Asked:
+    """Something that a host's thread does."""
+
+    def __init__(self, remote: Remote, ref: Any) -> None:  # noqa: ANN401 -- Ray's references have no type
+        self.ref = ref
+        self._remote = remote
+
+    def answer(self, within_s: float) -> Any:  # noqa: ANN401 -- whatever it is
+        """Wait for it."""
+        try:
+            return ray.get(self.ref, timeout=within_s)
+        except RayError as error:
+            raise self._remote._meant(error) from error
+
+    def __await__(self) -> Any:  # noqa: ANN401 -- as above
+        return self._remote._answer(self.ref).__await__()
+
+
+def start(name: str, **options: object) -> Remote:
+    """A new host; `options` are Ray's: where it is placed, what it takes."""
+    taken = {"num_cpus": 0, "max_restarts": 0, **options}
+    actor = ray.remote(concurrency_groups={CONTROL: CONTROL_AT_ONCE}, max_concurrency=AT_ONCE)(Host)
+    return Remote(name, actor.options(**taken).remote())
+
+
+def _in_short(error: BaseException) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
