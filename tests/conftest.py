@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.isolation.kit import Born
+    from windrow.cluster.ray.session import Session
+
+RAY_CPUS = 16
+"""Of the tests' Ray cluster: more than the machine has, because most hosts wait most of the time."""
 
 # a busy machine is no failure; and no dice, though examples do change with the constants of the modules that are loaded
 settings.register_profile(
@@ -26,3 +31,12 @@ def born() -> "Born":
     from tests.isolation.kit import born_since, descendants  # not for those who never ask
 
     return partial(born_since, descendants(os.getpid()))
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> "Iterator[Session]":
+    """A Ray cluster on this machine, for all tests that are marked `ray`."""
+    from windrow.cluster.ray.session import RayConfig, connect
+
+    with connect(RayConfig(cpus=RAY_CPUS), devices=4) as session:
+        yield session
