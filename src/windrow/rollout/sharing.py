@@ -4,8 +4,7 @@ Promises: the first call of any of them opens it, with the settings of both mode
 mode has one scheduler at a time.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 
 from windrow.cluster.local import Cluster, EngineConfig
 from windrow.core.settings import Settings
@@ -19,6 +18,7 @@ from windrow.rollout.passes import Progress
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
 from windrow.rollout.snapshots import Snapshot, load, save
 from windrow.sources.protocol import TaskSource
+from windrow.text import Codec
 from windrow.types import MODES, Mode
 
 TENANT = "group queue"
@@ -37,7 +37,6 @@ class Commons:
         self._saved: Snapshot | None = None  # what it begins from, if it was restored
         self.progress: dict[Mode, Progress] = {}  # of those who use it, and of those who did when it was saved
         self.is_over = False
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="windrow-batch")
 
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
         """A scheduler of a mode will use it."""
@@ -78,6 +77,14 @@ class Commons:
         return self._opened
 
     @property
+    def engines(self) -> Mapping[str, Engine]:
+        return self._cluster.workers
+
+    @property
+    def codec(self) -> Codec:
+        return self._cluster.worker_config.codec
+
+    @property
     def control(self) -> Control:
         assert self._control is not None, "open() comes first"
         return self._control
@@ -91,11 +98,8 @@ class Commons:
                 await self._opened.dismiss(mode, workers, rewarded)
             return
         self.is_over = True
-        try:
-            if self._opened is not None:
-                await self._opened.shutdown()
-        finally:
-            self.pool.shutdown(wait=False)
+        if self._opened is not None:
+            await self._opened.shutdown()
 
     def _made(self) -> GroupQueueManager:
         """A queue that has not begun."""

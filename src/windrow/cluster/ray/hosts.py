@@ -85,22 +85,22 @@ class Remote:
 
     async def attach(self, thing: str, make: Callable[..., object], *arguments: object) -> None:
         """Have it hold something; the second time does nothing."""
-        await self._answer(self.handle.attach.remote(thing, make, *arguments))
+        await self.answer(self.handle.attach.remote(thing, make, *arguments))
 
     async def call(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Call something there, on its event loop."""
-        return await self._answer(self.handle.call.remote(path, arguments, options))
+        return await self.answer(self.handle.call.remote(path, arguments, options))
 
     async def control(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, not behind other calls."""
-        return await self._answer(self.handle.control.remote(path, arguments, options))
+        return await self.answer(self.handle.control.remote(path, arguments, options))
 
     def look(self, path: str, *arguments: object, within_s: float) -> Any:  # noqa: ANN401 -- as above
         """The same for whoever cannot await."""
         try:
             return ray.get(self.handle.control.remote(path, arguments, {}), timeout=within_s)
         except RayError as error:
-            raise self._meant(error) from error
+            raise self.meant(error) from error
 
     def ask(self, path: str, *arguments: object, **options: object) -> "Asked":
         """Have its thread do something; returns at once."""
@@ -110,13 +110,14 @@ class Remote:
         """End its process at once."""
         ray.kill(self.handle)
 
-    async def _answer(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+    async def answer(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+        """What a call of its actor comes to."""
         try:
             return await ref
         except RayError as error:
-            raise self._meant(error) from error
+            raise self.meant(error) from error
 
-    def _meant(self, error: RayError) -> BaseException:
+    def meant(self, error: RayError) -> Exception:
         """What an error of Ray means to us."""
         if isinstance(error, RayTaskError):
             cause = error.cause
@@ -140,16 +141,18 @@ class Asked:
         try:
             return ray.get(self.ref, timeout=within_s)
         except RayError as error:
-            raise self._remote._meant(error) from error
+            raise self._remote.meant(error) from error
 
     def __await__(self) -> Any:  # noqa: ANN401 -- as above
-        return self._remote._answer(self.ref).__await__()
+        return self._remote.answer(self.ref).__await__()
 
 
 def start(name: str, **options: object) -> Remote:
     """A new host; `options` are Ray's: where it is placed, what it takes."""
     taken = {"num_cpus": 0, "max_restarts": 0, **options}
-    actor = ray.remote(concurrency_groups={CONTROL: CONTROL_AT_ONCE}, max_concurrency=AT_ONCE)(Host)
+    actor: Any = ray.remote(  # type: ignore[call-overload]  # it knows more options than its types
+        concurrency_groups={CONTROL: CONTROL_AT_ONCE}, max_concurrency=AT_ONCE
+    )(Host)
     return Remote(name, actor.options(**taken).remote())
 
 
