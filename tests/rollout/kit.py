@@ -155,11 +155,8 @@ class Rig:
 
     def opened(self) -> list[GroupQueueManager]:
         """The queues of its schedulers: none or one."""
-        return [
-            *{
-                id(each._place.queue): each._place.queue for each in self.schedulers if each._place.queue is not None
-            }.values()
-        ]
+        queues = [queue_of(each) for each in self.schedulers]
+        return [*{id(queue): queue for queue in queues if queue is not None}.values()]
 
     def check(self) -> None:
         for queue in self.opened():

@@ -43,6 +43,8 @@ class ResourceManager:
 class Cluster(Generic[W, C]):
     """Workers of one kind, each on devices of its own."""
 
+    runtime: str = "local"
+
     def __init__(
         self,
         name: str,

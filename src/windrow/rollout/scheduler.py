@@ -223,6 +223,11 @@ class RolloutScheduler:
 
 def _place_in(cluster: InferCluster, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> AnyTenancy:
     """The place of a scheduler at the queue of a cluster, wherever that lives."""
+    if cluster.runtime == "ray":
+        from windrow.rollout.ray.offices import Engines, RemoteTenancy
+
+        engines = Engines(cluster.name, cluster.hosts, cluster.worker_config)
+        return RemoteTenancy(cluster.office, engines, mode, config, env)
     return Tenancy(commons_of(cluster), Here(), mode, config, env)
 
 

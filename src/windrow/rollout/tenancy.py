@@ -23,6 +23,7 @@ from windrow.rollout.passes import Asked, Progress
 from windrow.rollout.quarters import Player, Quarters, Scorer
 from windrow.rollout.queue import STOP_S, GroupQueueManager
 from windrow.rollout.sharing import Commons
+from windrow.rollout.snapshots import Snapshot, save
 from windrow.rollout.summary import note_state
 from windrow.rollout.workers import Sighting
 from windrow.types import Mode, Value, but
@@ -199,11 +200,15 @@ class Tenancy:
             await self._see_workers_off()
         self._has_left = True
 
-    def snapshot(self) -> bytes:
+    def state(self) -> Snapshot:
         """Everything that the schedulers of its cluster have and know."""
         if self._closed:
             raise Refused(f"the {self.mode} scheduler was shut down; take snapshots before that")
-        return self._commons.snapshot()
+        return self._commons.state()
+
+    def snapshot(self) -> bytes:
+        """The same as bytes."""
+        return save(self.state())
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot."""

@@ -51,6 +51,10 @@ class Host:
         if name not in self._things:
             self._things[name] = make(*arguments)
 
+    async def attach_beside(self, name: str, other: str, make: Callable[..., Any], *arguments: object) -> None:
+        """Put in something that is made of what is there already."""
+        await self.attach(name, make, self._things[other], *arguments)
+
     async def call(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- whatever it is
         """Call, or look at, what the path leads to."""
         name, _, rest = path.partition(".")
@@ -87,6 +91,17 @@ class Remote:
         """Have it hold something; the second time does nothing."""
         await self.answer(self.handle.attach.remote(thing, make, *arguments))
 
+    def put_in(self, thing: str, make: Callable[..., object], *arguments: object, within_s: float) -> None:
+        """The same for whoever cannot await."""
+        try:
+            ray.get(self.handle.attach.remote(thing, make, *arguments), timeout=within_s)
+        except RayError as error:
+            raise self.meant(error) from error
+
+    async def attach_beside(self, thing: str, other: str, make: Callable[..., object], *arguments: object) -> None:
+        """Have it hold something that is made of another thing there; the second time does nothing."""
+        await self.answer(self.handle.attach_beside.remote(thing, other, make, *arguments))
+
     async def call(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Call something there, on its event loop."""
         return await self.answer(self.handle.call.remote(path, arguments, options))
@@ -94,6 +109,11 @@ class Remote:
     async def control(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, not behind other calls."""
         return await self.answer(self.handle.control.remote(path, arguments, options))
+
+    def call_for_two(self, path: str, *arguments: object) -> tuple[Any, Any]:
+        """References to both parts of what a call will return: the second one need not be fetched to have the first."""
+        first, second = self.handle.call.options(num_returns=2).remote(path, arguments, {})
+        return first, second
 
     def look(self, path: str, *arguments: object, within_s: float) -> Any:  # noqa: ANN401 -- as above
         """The same for whoever cannot await."""
