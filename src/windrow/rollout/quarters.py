@@ -29,7 +29,13 @@ class Playmate(Protocol):
 
     def dismiss(self) -> None: ...
 
-    def sightings(self) -> list[Sighting]: ...
+    def sightings(self) -> list[Sighting]:
+        """What is in play, as far as it is known here."""
+        ...
+
+    async def look(self) -> None:
+        """Get to know what is in play now."""
+        ...
 
 
 class Player(Playmate, Protocol):

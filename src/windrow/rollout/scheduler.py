@@ -171,6 +171,10 @@ class RolloutScheduler:
         """Who is in flight, on which engine, in which stage, since when, waiting for what."""
         return self._place.status()
 
+    async def survey(self) -> RolloutStatus:
+        """The same; nothing else stands still meanwhile, however far away the queue is."""
+        return await self._place.survey()
+
     def ledger(self) -> dict[Mode, Ledger]:
         """What became of everything."""
         return self._place.ledger()

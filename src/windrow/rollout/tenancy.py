@@ -77,6 +77,7 @@ class AnyTenancy(Protocol):
     def restore(self, snapshot: bytes) -> None: ...
     def metrics(self) -> dict[str, float]: ...
     def status(self) -> RolloutStatus: ...
+    async def survey(self) -> RolloutStatus: ...
     def ledger(self) -> dict[Mode, Ledger]: ...
 
 
@@ -233,6 +234,12 @@ class Tenancy:
             lost_engines={} if queue is None else dict(queue.fleet.lost),
             version_is="the step number" if by_step else "acknowledged by the engines",
         )
+
+    async def survey(self) -> RolloutStatus:
+        """The same, with a look at everybody who is elsewhere."""
+        for one in self._everybody():
+            await one.look()
+        return self.status()
 
     def ledger(self) -> dict[Mode, Ledger]:
         """What became of everything."""

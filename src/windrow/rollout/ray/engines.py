@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windrow.cluster.ray.hosts import Remote
+from windrow.engines.buckets import Shipment, received
 from windrow.engines.protocol import Acknowledgement, Engine, Health, LoadReport, Traits
 from windrow.errors import EngineError, EngineLost, HostLost, InternalError, WindrowError, blame
 from windrow.requests import Chunk, Request
@@ -33,6 +34,10 @@ ENGINE = "worker"
 BOARD = "board"
 LISTEN_S = 15.0
 """How long a client waits for news before it says again that it is there."""
+
+
+Sent: TypeAlias = "Mapping[str, Tensor] | Path | Shipment | None"
+"""Weights on their way to an engine in another process."""
 
 
 class Heard(Value, frozen=True):
@@ -89,6 +94,11 @@ class Switchboard:
         theirs.wake.clear()
         heard, theirs.outbox = theirs.outbox, []
         return heard
+
+    async def load(self, version: int, weights: Sent) -> Acknowledgement:
+        """New weights, which may have to be fetched first."""
+        found = await received(weights) if isinstance(weights, Shipment) else weights
+        return await self._engine.load(version, found)
 
     async def forget(self, client: str) -> None:
         """A client is gone."""
@@ -251,7 +261,8 @@ class RayEngine:
         await self._order("resume")
 
     async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
-        said: Acknowledgement = await self._order("load", version, weights)
+        with _as_lost(self.name):
+            said: Acknowledgement = await self.remote.control(f"{BOARD}.load", version, weights)
         return said
 
     async def release(self) -> None:

@@ -4,6 +4,7 @@ Promises: all schedulers of a cluster come to the same office, whichever process
 all of them. What a call raises there is raised here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
 """
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,16 +12,19 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
+
 from windrow.cluster.local import EngineConfig
 from windrow.cluster.ray.hosts import Remote
 from windrow.core.ledger import Ledger
+from windrow.engines.buckets import Shipment, ship
 from windrow.engines.protocol import Engine
 from windrow.errors import HostLost, Refused
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.passes import Asked
 from windrow.rollout.ray.engines import RayEngine
 from windrow.rollout.ray.parcels import opened
-from windrow.rollout.ray.players import Elsewhere, StandIn
+from windrow.rollout.ray.players import Elsewhere
 from windrow.rollout.sharing import Commons
 from windrow.rollout.snapshots import save
 from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
@@ -55,9 +59,7 @@ class Office:
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
         """A scheduler of a mode comes."""
         if self._commons.is_over:
-            raise Refused(
-                "the schedulers of this cluster were shut down, its engines with them; make a new cluster"
-            )
+            raise Refused("the schedulers of this cluster were shut down, its engines with them; make a new cluster")
         self._places[mode] = Tenancy(self._commons, Elsewhere(), mode, config, env)
 
     async def ask(self, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
@@ -68,14 +70,6 @@ class Office:
     async def ready(self, mode: Mode) -> None:
         """Engines and workers of a mode are started."""
         await self._places[mode].ready()
-
-    async def status(self, mode: Mode) -> RolloutStatus:
-        """Everything at this moment."""
-        place = self._places[mode]
-        for one in [*place.players, *place.scorers]:
-            if isinstance(one, StandIn):
-                await one.look()
-        return place.status()
 
     async def snapshot(self, mode: Mode) -> bytes:
         """Everything that the schedulers of its cluster have and know, tokens included."""
@@ -121,7 +115,8 @@ class RemoteTenancy:
     async def update_weights(
         self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
     ) -> dict[str, object]:
-        said: dict[str, object] = await self._order("update_weights", version, weights)
+        sent = await asyncio.to_thread(_sent, version, weights)
+        said: dict[str, object] = await self._order("update_weights", version, sent)
         return said
 
     async def set_aside(self, engines: int | Sequence[str]) -> tuple[str, ...]:
@@ -157,7 +152,11 @@ class RemoteTenancy:
         return said
 
     def status(self) -> RolloutStatus:
-        said: RolloutStatus = self._office.look(f"{OFFICE}.status", self._mode, within_s=LOOK_S)
+        said: RolloutStatus = self._look("survey")
+        return said
+
+    async def survey(self) -> RolloutStatus:
+        said: RolloutStatus = await self._order("survey")
         return said
 
     def ledger(self) -> dict[Mode, Ledger]:
@@ -174,6 +173,19 @@ class RemoteTenancy:
 
     def _look(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- as above
         return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=LOOK_S)
+
+
+def _sent(version: int, weights: "Mapping[str, Tensor] | Path | Shipment | None") -> "Path | Shipment | None":
+    """Weights as every node can get them: into the object store once, unless all nodes see the same folder."""
+    if isinstance(weights, Mapping) or (isinstance(weights, Path) and _is_spread()):
+        return ship(version, weights)
+    return weights
+
+
+def _is_spread() -> bool:
+    """The cluster has more than this machine."""
+    nodes: list[object] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has not typed it
+    return len(nodes) > 1
 
 
 async def _opened(handed: Handover | None) -> Handover | None:

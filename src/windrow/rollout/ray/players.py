@@ -9,6 +9,7 @@ that dies again and again ends the run with the reason.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from windrow.cluster.ray.hosts import Remote, start
 from windrow.engines.protocol import Engine, Traits
@@ -140,9 +141,10 @@ class StandIn:
         return self._seen
 
     async def look(self) -> None:
-        """Look what is in play now."""
+        """Ask the host, unless it is gone."""
         if self._host is not None:
-            self._seen = await self._host.control(f"{GUEST}.sightings")
+            with suppress(HostLost):
+                self._seen = await self._host.control(f"{GUEST}.sightings")
 
     async def run(self) -> None:
         """Have a host work until the queue is over.
