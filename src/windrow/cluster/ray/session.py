@@ -26,7 +26,8 @@ class RayConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str, Meta(description="auto or host:port: a cluster that is there; not set: one on this machine, started here")
     ] = ""
     cpus: Annotated[
-        Count | None, Meta(description="of a cluster that is started here; none: cores, or as many as there are devices")
+        Count | None,
+        Meta(description="of a cluster that is started here; none: cores, or as many as there are devices"),
     ] = None
     objects_mb: Annotated[Count, Meta(description="of a cluster that is started here: memory for objects")] = OBJECTS_MB
 
@@ -86,4 +87,6 @@ def connect(config: RayConfig, devices: int) -> Session:
 def _logs() -> Path:
     from ray import _private  # Ray has no public name for it
 
-    return Path(_private.worker.global_worker.node.get_logs_dir_path())
+    node = _private.worker.global_worker.node
+    assert node is not None, "we are connected"
+    return Path(node.get_logs_dir_path())
