@@ -91,7 +91,7 @@ class RemoteTenancy:
         self._office = office
         self._mode: Mode = mode
         self._has_left = False
-        office.put_in(OFFICE, Office, engines, within_s=LOOK_S)
+        office.put(OFFICE, Office, engines).answer(within_s=LOOK_S)
         office.look(f"{OFFICE}.move_in", mode, config, env, within_s=LOOK_S)
 
     async def ready(self) -> None:

@@ -213,7 +213,7 @@ class StandIn:
         """
         while True:
             first, body = host.call_for_two(f"{GUEST}.mail.news")
-            mail: Mail = await host.answer(first)
+            mail: Mail = await host.answered(first)
             if mail.news:
                 self._deaths = 0
                 await self._queue.report([addressed(each, body) for each in mail.news])
