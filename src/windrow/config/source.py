@@ -64,7 +64,9 @@ class Source:
         A section that only the command line names was written nowhere itself; what is in it was.
         """
         inside = (origin for below, origin in self._origins.items() if place and below[: len(place)] == place)
-        around = (self._origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in self._origins)
+        around = (
+            self._origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in self._origins
+        )
         where = self.origin(place) or next(inside, None) or next(around, self.name)
         return ConfigError(f"{where}: {message}")
 
