@@ -277,7 +277,8 @@ class Training:
         """Wait for a validation that goes on aside; nothing is suspended meanwhile, or nobody would play it."""
         if self._validating is not None:
             self._doing = "validating"
-            await self._playing.rollouts.resume()
+            if not self._validating.done():
+                await self._playing.rollouts.resume()
             await self._validating
             self._validating = None
 
