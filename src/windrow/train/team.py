@@ -5,9 +5,9 @@ rounding. New weights leave it through memory that engines can read. What is sav
 there are.
 """
 
-import time
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, Self
 
 from torch import Tensor
@@ -19,7 +19,8 @@ from windrow.train.processes import TrainerProcesses
 from windrow.train.remote import remote
 from windrow.train.roles import Actor, Critic, Reference
 from windrow.train.sharding import Shards
-from windrow.train.weights import Number, Packed, SharedWeights, engine_weights, write_weights
+from windrow.train.streams import Number, wholes
+from windrow.train.weights import Packed, SharedWeights, bring_shards, read_weights, write_weights
 from windrow.types import Value, but
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class Team:
         self.actor: Actor
         self.reference: Reference | None = None
         self.critic: Critic | None = None
-        self._tensors: dict[str, Tensor] = {}  # what left it last, to be written over
 
     def recruit(self, config: TrainConfig, source: Source) -> None:
         """Make the roles of a run, all from the same weights."""
@@ -58,17 +58,13 @@ class Team:
         if config.estimator.kind == "gae":
             self.critic = Critic(config, make(), dtype=dtype, threads=config.threads, peers=self._peers)
 
-    def weights(self, dtype: Number | None) -> dict[str, Tensor]:
-        """What engines are given; all processes must take part, and the first one gets it."""
-        first = self._peers.rank == 0
-        self._tensors = engine_weights(self.actor.model, dtype=dtype, into=self._tensors, keep=first)
-        return self._tensors
-
     def pack(self, root: Path, version: int, dtype: Number | None) -> Packed | None:
-        """Write them for engines; None in all processes but the first."""
-        began = time.perf_counter()
-        tensors = self.weights(dtype)
-        return write_weights(root, version, tensors, began) if tensors else None
+        """Write the actor's weights for engines; all processes take part, and the first one says where they are."""
+        weights = wholes(self.actor.model, dtype)
+        if self._peers.rank == 0:
+            return write_weights(root, version, weights)
+        bring_shards(weights)
+        return None
 
 
 class Trainers:
@@ -96,20 +92,25 @@ class Trainers:
 
     def pack(self, version: int) -> Packed:
         """The weights of the actor as they are now, in a folder for engines."""
-        packed = self._processes.call("pack", self._shared.root, version, self._dtype)
-        if not isinstance(packed, Packed):
-            raise TrainError(f"trainer processes packed {packed!r} as version {version}; the first must have weights")
-        return packed
+        return self._packed(self._shared.root, version, self._dtype)
 
     def weights(self) -> dict[str, Tensor]:
         """The same as tensors, in the numbers in which they are trained."""
-        found: dict[str, Tensor] = self._processes.call("weights", None)
-        return found
+        with TemporaryDirectory(prefix="whole-", dir=self._shared.root) as folder:
+            packed = self._packed(Path(folder), 0, None)
+            assert isinstance(packed.weights, Path)
+            return read_weights(packed.weights)
 
     def close(self) -> None:
         """End the processes and remove what they shared; a second call does nothing."""
         self._processes.close()
         self._shared.close()
+
+    def _packed(self, root: Path, version: int, dtype: Number | None) -> Packed:
+        packed = self._processes.call("pack", root, version, dtype)
+        if not isinstance(packed, Packed):
+            raise TrainError(f"trainer processes packed {packed!r} as version {version}; the first must have weights")
+        return packed
 
     def __enter__(self) -> Self:
         return self
