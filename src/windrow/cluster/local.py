@@ -1,90 +1,116 @@
 """A cluster in this process: workers as plain objects, devices as numbers.
 
-Promises: a device that the machine does not have, or that a worker would have to share with its neighbour, is refused
-when the cluster is made. The same constructor serves a cluster whose workers live elsewhere.
+Promises: workers are made when they are first looked at, in the process that looks. Their registered methods run in
+threads of their own, one for each worker, so they work at the same time and one call after the other, as on Ray; what
+awaits runs on one event loop beside them.
+
+What it does not do: arguments and answers are not copied. A thread that hangs cannot be ended.
 """
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from windrow.errors import ConfigError
-from windrow.text import Codec
-from windrow.types import Value
+from windrow.cluster.cluster import Cluster, Staff, make_worker
+from windrow.cluster.config import EngineConfig, WorkerConfig
+from windrow.cluster.splitting import Part
+from windrow.cluster.threads import LoopThread, WorkThread
+from windrow.cluster.worker import Runtime, Seat
+from windrow.errors import ConfigError, Refused
 
+if TYPE_CHECKING:
+    from windrow.cluster.ray.hosts import Remote
 
-class WorkerConfig(Value, frozen=True, kw_only=True, gc=True):
-    """Where the workers of a cluster sit."""
-
-    device_mapping: tuple[int, ...] | None = None
-    """Devices in order, worker after worker; None: all there are."""
-    devices_per_worker: int = 1
-
-
-class EngineConfig(WorkerConfig, frozen=True, kw_only=True, gc=True):
-    """A cluster of engines that speak one language."""
-
-    codec: Codec
-
+__all__ = ["Cluster", "EngineConfig", "ResourceManager", "WorkerConfig"]
 
 W = TypeVar("W")
-C = TypeVar("C", bound=WorkerConfig)
 
 
 class ResourceManager:
     """The devices of this process: logical ones, numbered from 0, where there are no real ones."""
+
+    runtime: Runtime = "local"
 
     def __init__(self, num_devices: int = 1) -> None:
         if num_devices < 1:
             raise ConfigError(f"num_devices must be 1 or more, got {num_devices}")
         self.devices = tuple(range(num_devices))
 
+    def staff(self, make: Callable[..., W], seats: Sequence[Seat[Any]]) -> Staff[W]:
+        """Workers on these devices, not yet made."""
+        return LocalStaff(make, seats)
 
-class Cluster(Generic[W, C]):
-    """Workers of one kind, each on devices of its own."""
+    def close(self) -> None:
+        """Give the devices back."""
 
-    def __init__(
-        self,
-        name: str,
-        worker_cls: Callable[[str, tuple[int, ...], C], W],
-        resource_manager: ResourceManager,
-        worker_config: C,
-    ) -> None:
-        self.name = name
-        self.resource_manager = resource_manager
-        self.worker_config = worker_config
-        self.tenants: dict[str, Any] = {}  # what those who use the cluster together share, by name
-        self._worker_cls = worker_cls
-        self._devices = _placed(name, resource_manager, worker_config)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LocalStaff(Generic[W]):
+    """The workers of a cluster in this process."""
+
+    def __init__(self, make: Callable[..., W], seats: Sequence[Seat[Any]]) -> None:
+        self._make = make
+        self._seats = [*seats]
+        self._is_over = False
 
     @cached_property
     def workers(self) -> dict[str, W]:
-        """All workers, by name; made when they are first looked at, in the process that looks."""
-        names = [f"{self.name}-{rank}" for rank in range(self.world_size)]
-        return {
-            name: self._worker_cls(name, devices, self.worker_config)
-            for name, devices in zip(names, self._devices, strict=True)
-        }
+        return {seat.name: make_worker(self._make, seat) for seat in self._seats}
 
-    def renew(self) -> None:
-        """Forget the workers, because they are used up; whoever looks next gets new ones."""
-        self.__dict__.pop("workers", None)
+    @cached_property
+    def _threads(self) -> dict[str, WorkThread]:
+        return {name: WorkThread(name) for name in self.workers}
+
+    @cached_property
+    def _loop(self) -> LoopThread:
+        return LoopThread(self._seats[0].cluster)
 
     @property
-    def world_size(self) -> int:
-        """How many workers there are."""
-        return len(self._devices)
+    def hosts(self) -> "dict[str, Remote]":
+        raise Refused(f"cluster {self._seats[0].cluster} has no hosts: its workers are in this process; use .workers")
 
+    @property
+    def office(self) -> "Remote":
+        raise Refused(f"cluster {self._seats[0].cluster} has no office: everything is in this process")
 
-def _placed(name: str, resources: ResourceManager, config: WorkerConfig) -> list[tuple[int, ...]]:
-    """The devices of each worker."""
-    mapping = resources.devices if config.device_mapping is None else config.device_mapping
-    unknown = sorted(set(mapping) - set(resources.devices))
-    each = config.devices_per_worker
-    if unknown:
-        raise ConfigError(f"cluster {name}: no devices {unknown}; there are {[*resources.devices]}")
-    if len(set(mapping)) != len(mapping):
-        raise ConfigError(f"cluster {name}: device_mapping {[*mapping]} names a device twice")
-    if each < 1 or not mapping or len(mapping) % each:
-        raise ConfigError(f"cluster {name}: {len(mapping)} devices cannot be shared out by {each} for each worker")
-    return [tuple(mapping[start : start + each]) for start in range(0, len(mapping), each)]
+    def start(self, within_s: float) -> None:  # noqa: ARG002 -- nothing here takes long
+        _ = self.workers
+
+    def ask(
+        self,
+        method: str,
+        parts: Mapping[int, Part],
+        wanted: Sequence[int],  # noqa: ARG002 -- an answer costs nothing here
+    ) -> "dict[int, Future[Any]]":
+        if self._is_over:
+            raise Refused(f"cluster {self._seats[0].cluster} was shut down; make a new one")
+        return {rank: self._ask(self._seats[rank].name, method, part) for rank, part in parts.items()}
+
+    def _ask(self, name: str, method: str, part: Part) -> "Future[Any]":
+        bound = getattr(self.workers[name], method)
+        if inspect.iscoroutinefunction(bound):
+            return self._loop.ask(bound(*part.arguments, **part.options))
+        return self._threads[name].ask(partial(bound, *part.arguments, **part.options))
+
+    def renew(self) -> None:
+        for thread in self.__dict__.get("_threads", {}).values():
+            thread.end()
+        if "_loop" in self.__dict__:
+            self._loop.end()
+        for made in ("workers", "_threads", "_loop"):
+            self.__dict__.pop(made, None)
+
+    def end(self) -> None:
+        self.renew()
+        self._is_over = True
+
+    def __getstate__(self) -> dict[str, object]:
+        """Whoever gets it makes workers of their own."""
+        return {"_make": self._make, "_seats": self._seats, "_is_over": self._is_over}

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
 from windrow.pipelines.evaluation import evaluate
+from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import Learning, learning
 from windrow.pipelines.playing import Playing, playing, success_at
 from windrow.pipelines.problems import Problems
@@ -65,6 +66,7 @@ class Training:
         self._watcher = watcher
         self._checkpoint = checkpoint
         self._first = 0 if checkpoint is None else checkpoint.step
+        self._ground: Ground
         self._learning: Learning
         self._players: Playing | None = None  # from the moment on at which they are there
         self._trackers: Trackers
@@ -80,16 +82,18 @@ class Training:
         self._asked_for = self._first  # the step of the last batch
         self._shrunk = False
         self._pace = 0.0  # seconds per step
-        self._began = self._step_began = time.monotonic()
+        self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
 
     # life
 
     async def __aenter__(self) -> Self:
+        self._ground = open_ground(self.file)
         try:
             await self._get_ready()
         except BaseException:
             self._thread.shutdown(wait=True)
+            self._ground.close()
             raise
         return self
 
@@ -98,9 +102,8 @@ class Training:
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
         self._learning = await learning(file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on)
         made = self._learning
-        self._players = playing(
-            file, made.model, made.codec, version=0
-        )  # a run that goes on gives them its weights first
+        # a run that goes on gives them its weights first
+        self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
         self._playing.rollouts.listeners += [self._problems.train_on, self._record]
         self._playing.held_out.listeners.append(self._problems.validate_on)
         if self._checkpoint is not None:
@@ -119,6 +122,7 @@ class Training:
             await self._playing.close()
             self._learning.close()
             self._thread.shutdown(wait=True)
+            self._ground.close()
             self._trackers.close()
 
     # the verbs
@@ -192,25 +196,30 @@ class Training:
     async def estimate(self, batch: DataProto) -> DataProto:
         """How good each token was, with whatever that takes: a reference, values, the trainer's own numbers."""
         self._doing = "estimating"
+        self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)
 
     async def train(self, step: int, batch: DataProto) -> None:
         """New weights."""
         self._doing = "training"
         metrics = await self._off_loop(self._learning.train, batch)
+        self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._at = step + 1
         self._report(step, batch, metrics)
 
     async def shrink(self) -> None:
-        """Generation gives up the devices that training shares with it."""
-        if self.file.train_devices:
-            self._note(await self._playing.rollouts.shrink_sampler([*self.file.train_devices]))
+        """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
+        layout = self.file.layout
+        if layout.kind == "overlapping":
+            self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
             self._shrunk = True
+        elif layout.kind == "colocated":
+            await self._playing.rollouts.suspend()
 
     async def expand(self) -> None:
-        """Generation takes them again."""
+        """Generation takes them again; after a pause the next batch wakes it."""
         if self._shrunk:
-            self._note(await self._playing.rollouts.expand_sampler([*self.file.train_devices]))
+            self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
             self._shrunk = False
 
     async def outcome(self) -> Outcome:
@@ -268,7 +277,8 @@ class Training:
         """Wait for a validation that goes on aside; nothing is suspended meanwhile, or nobody would play it."""
         if self._validating is not None:
             self._doing = "validating"
-            await self._playing.rollouts.resume()
+            if not self._validating.done():
+                await self._playing.rollouts.resume()
             await self._validating
             self._validating = None
 
@@ -329,7 +339,7 @@ class Training:
             reward=float(found.get("episode/score/mean", 0.0)),
             lag=float(found.get("batch/lag_versions/mean", 0.0)),
             tokens_per_s=tokens / seconds,
-            utilisation=(busy - self._busy) / (seconds * self.file.devices),
+            utilisation=(busy - self._busy) / (seconds * len(self.file.layout.engines)),
             seconds=seconds,
             seconds_left=self._pace * (self.file.steps - step - 1),
             metrics=found,

@@ -21,7 +21,7 @@ What it does not do: it knows nothing of what it holds.
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -29,12 +29,15 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from windrow.errors import HostLost, InternalError, WindrowError
+from windrow.errors import HostLost, InternalError
 
 CONTROL = "control"
 AT_ONCE = 10_000
 """Calls that may wait in a host at the same time; most of them wait for something to happen."""
 CONTROL_AT_ONCE = 64
+
+Given = tuple[tuple[object, ...], Mapping[str, object]]
+"""Arguments and options of a call."""
 
 
 class Host:
@@ -51,12 +54,13 @@ class Host:
         if name not in self._things:
             self._things[name] = make(*arguments)
 
+    async def attach_beside(self, name: str, other: str, make: Callable[..., Any], *arguments: object) -> None:
+        """Put in something that is made of what is there already."""
+        await self.attach(name, make, self._things[other], *arguments)
+
     async def call(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- whatever it is
         """Call, or look at, what the path leads to."""
-        name, _, rest = path.partition(".")
-        if name not in self._things:
-            raise InternalError(f"this host holds no {name!r}; it has {[*self._things]}")
-        found = attrgetter(rest)(self._things[name])
+        found = self._found(path)
         result = found(*arguments, **options) if callable(found) else found
         return await result if inspect.isawaitable(result) else result
 
@@ -70,10 +74,21 @@ class Host:
 
     async def work(self, path: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:  # noqa: ANN401 -- as above
         """The same, on the host's thread."""
-        name, _, rest = path.partition(".")
-        found = attrgetter(rest)(self._things[name])
+        found = self._found(path)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, partial(found, *arguments, **options))
+
+    async def dispatch(self, path: str, given: "Given", wanted: bool) -> Any:  # noqa: ANN401, FBT001 -- as above; Ray's calls
+        """`call` for what awaits, `work` for what blocks; an answer that nobody wants does not travel."""
+        do = self.call if inspect.iscoroutinefunction(self._found(path)) else self.work
+        answer = await do(path, *given)
+        return answer if wanted else None
+
+    def _found(self, path: str) -> Any:  # noqa: ANN401 -- as above
+        name, _, rest = path.partition(".")
+        if name not in self._things:
+            raise InternalError(f"this host holds no {name!r}; it has {[*self._things]}")
+        return attrgetter(rest)(self._things[name])
 
 
 class Remote:
@@ -85,42 +100,59 @@ class Remote:
 
     async def attach(self, thing: str, make: Callable[..., object], *arguments: object) -> None:
         """Have it hold something; the second time does nothing."""
-        await self._answer(self.handle.attach.remote(thing, make, *arguments))
+        await self.answered(self.handle.attach.remote(thing, make, *arguments))
+
+    async def attach_beside(self, thing: str, other: str, make: Callable[..., object], *arguments: object) -> None:
+        """Have it hold something that is made of another thing there; the second time does nothing."""
+        await self.answered(self.handle.attach_beside.remote(thing, other, make, *arguments))
 
     async def call(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Call something there, on its event loop."""
-        return await self._answer(self.handle.call.remote(path, arguments, options))
+        return await self.answered(self.handle.call.remote(path, arguments, options))
 
     async def control(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, not behind other calls."""
-        return await self._answer(self.handle.control.remote(path, arguments, options))
+        return await self.answered(self.handle.control.remote(path, arguments, options))
+
+    def call_for_two(self, path: str, *arguments: object) -> tuple[Any, Any]:
+        """References to both parts of what a call will return: the second one need not be fetched to have the first."""
+        first, second = self.handle.call.options(num_returns=2).remote(path, arguments, {})
+        return first, second
 
     def look(self, path: str, *arguments: object, within_s: float) -> Any:  # noqa: ANN401 -- as above
         """The same for whoever cannot await."""
         try:
             return ray.get(self.handle.control.remote(path, arguments, {}), timeout=within_s)
         except RayError as error:
-            raise self._meant(error) from error
+            raise self.meant(error) from error
 
     def ask(self, path: str, *arguments: object, **options: object) -> "Asked":
         """Have its thread do something; returns at once."""
         return Asked(self, self.handle.work.remote(path, arguments, options))
 
+    def put(self, thing: str, make: Callable[..., object], *arguments: object) -> "Asked":
+        """`attach` for whoever cannot await; returns at once."""
+        return Asked(self, self.handle.attach.remote(thing, make, *arguments))
+
+    def dispatch(self, path: str, given: Any, *, wanted: bool) -> "Asked":  # noqa: ANN401 -- `Given`, or a reference to it
+        """Have it do something on its thread, or on its event loop if that is what it is for; returns at once."""
+        return Asked(self, self.handle.dispatch.remote(path, given, wanted))
+
     def kill(self) -> None:
         """End its process at once."""
         ray.kill(self.handle)
 
-    async def _answer(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+    async def answered(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+        """What a reference of Ray stands for."""
         try:
             return await ref
         except RayError as error:
-            raise self._meant(error) from error
+            raise self.meant(error) from error
 
-    def _meant(self, error: RayError) -> BaseException:
+    def meant(self, error: RayError) -> BaseException:
         """What an error of Ray means to us."""
         if isinstance(error, RayTaskError):
-            cause = error.cause
-            return cause if isinstance(cause, WindrowError) else error
+            return error.cause if isinstance(error.cause, Exception) else error
         if isinstance(error, RayActorError):
             return HostLost(f"host {self.name} is gone: {_in_short(error)}")
         if isinstance(error, GetTimeoutError):
@@ -140,16 +172,39 @@ class Asked:
         try:
             return ray.get(self.ref, timeout=within_s)
         except RayError as error:
-            raise self._remote._meant(error) from error
+            raise self._remote.meant(error) from error
+
+    def future(self) -> "Future[Any]":
+        """The same, for whoever waits for several at once."""
+        made: Future[Any] = Future()
+        self.ref.future().add_done_callback(partial(self._tell, made))
+        return made
+
+    def _tell(self, made: "Future[Any]", told: "Future[Any]") -> None:
+        error = told.exception()
+        if error is None:
+            made.set_result(told.result())
+        else:
+            made.set_exception(self._said(error))
+
+    def _said(self, error: BaseException) -> BaseException:
+        if not isinstance(error, RayError):
+            return error
+        meant = self._remote.meant(error)
+        if meant is not error:
+            meant.__cause__ = error  # it has the traceback of the other process
+        return meant
 
     def __await__(self) -> Any:  # noqa: ANN401 -- as above
-        return self._remote._answer(self.ref).__await__()
+        return self._remote.answered(self.ref).__await__()
 
 
 def start(name: str, **options: object) -> Remote:
     """A new host; `options` are Ray's: where it is placed, what it takes."""
     taken = {"num_cpus": 0, "max_restarts": 0, **options}
-    actor = ray.remote(concurrency_groups={CONTROL: CONTROL_AT_ONCE}, max_concurrency=AT_ONCE)(Host)
+    actor: Any = ray.remote(  # type: ignore[call-overload]  # it knows more options than its types
+        concurrency_groups={CONTROL: CONTROL_AT_ONCE}, max_concurrency=AT_ONCE
+    )(Host)
     return Remote(name, actor.options(**taken).remote())
 
 

@@ -15,6 +15,11 @@ from windrow.types import Meta, Value
 
 OBJECTS_MB = 512
 """Memory for objects that nobody said anything about: a few batches and two versions of a small model."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # or hosts would lose to everything else on the machine, the driver included
+}
+"""Settings of a cluster that is ours."""
 PER_DEVICE = 1.0
 """CPUs that stand for a logical device where there are no GPUs."""
 
@@ -26,7 +31,8 @@ class RayConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str, Meta(description="auto or host:port: a cluster that is there; not set: one on this machine, started here")
     ] = ""
     cpus: Annotated[
-        Count | None, Meta(description="of a cluster that is started here; none: cores, or as many as there are devices")
+        Count | None,
+        Meta(description="of a cluster that is started here; none: cores, or as many as there are devices"),
     ] = None
     objects_mb: Annotated[Count, Meta(description="of a cluster that is started here: memory for objects")] = OBJECTS_MB
 
@@ -72,7 +78,8 @@ def connect(config: RayConfig, devices: int) -> Session:
                 f"or leave ray.address out"
             ) from error
         return Session(started=False, connected=True, logs=_logs())
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that it starts
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)  # read by the processes that it starts
     ray.init(
         num_cpus=config.cpus or max(os.cpu_count() or 1, round(PER_DEVICE * devices)),
         object_store_memory=config.objects_mb << 20,
@@ -86,4 +93,5 @@ def connect(config: RayConfig, devices: int) -> Session:
 def _logs() -> Path:
     from ray import _private  # Ray has no public name for it
 
-    return Path(_private.worker.global_worker.node.get_logs_dir_path())
+    node = _private.worker.global_worker.node
+    return Path(node.get_logs_dir_path()) if node is not None else Path()
