@@ -65,7 +65,7 @@ class Alive(TorchDispatchMode):
 
 
 def storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 class Desk:

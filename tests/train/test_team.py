@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.train import kit
 
-from windrow.engines.buckets import Shipment, fetched, received
+from windrow.engines.buckets import Shipment, fetched
 from windrow.engines.torch import TorchEngine
 from windrow.engines.torch.weights import read
 from windrow.errors import ConfigError
@@ -108,8 +108,7 @@ async def served(trainers: Trainers) -> None:
     await engine.start()
 
     async def update(version: int, weights: Any) -> dict[str, object]:
-        here = await received(weights) if isinstance(weights, Shipment) else weights
-        said = await engine.load(version, here)
+        said = await engine.load(version, weights)
         return {"version": said.version, "checksum": said.checksum}
 
     try:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import ray
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from windrow.errors import ConfigError
 from windrow.isolation.pickles import load
@@ -54,13 +55,13 @@ class Place:
         self._size = size
         self._device: Literal["cpu", "cuda"] = device
         self._patience = timedelta(seconds=patience_s)
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self._object: object = None
 
     def open(self) -> Address:
         """First process: where the others find it."""
-        host = str(ray.util.get_node_ip_address())
-        self._store = dist.TCPStore(host, 0, self._size, True, self._patience, wait_for_workers=False)  # noqa: FBT003 -- torch names it is_master or isMaster
+        host = _node()
+        self._store = TCPStore(host, 0, self._size, True, self._patience, wait_for_workers=False)  # noqa: FBT003 -- torch names it is_master or isMaster
         return Address(host, self._store.port)
 
     def make(self, address: Address, make: bytes) -> Done | Raised:
@@ -83,8 +84,8 @@ class Place:
             if not torch.cuda.is_available():
                 raise ConfigError("it sees no GPU; give each trainer one with the option num_gpus=1 of Ray")
             torch.cuda.set_device(0)  # Ray shows a host only what it has been given
-        _speak_from(str(ray.util.get_node_ip_address()))
-        store = self._store or dist.TCPStore(address.host, address.port, self._size, False, self._patience)  # noqa: FBT003 -- as above
+        _speak_from(_node())
+        store = self._store or TCPStore(address.host, address.port, self._size, False, self._patience)  # noqa: FBT003 -- as above
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if self._device == "cuda" else "gloo",
             store=store,
@@ -105,6 +106,11 @@ def _tried(number: int, work: Callable[[], object]) -> Done | Raised:
         return Done(work())
     except BaseException as error:  # noqa: BLE001 -- it is told with its traceback
         return failure(number, error)
+
+
+def _node() -> str:
+    """The address at which other nodes reach this one."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types here
 
 
 def _speak_from(address: str) -> None:

@@ -24,16 +24,14 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from windrow.engines.buckets import LIMIT_BYTES, MANIFEST, Shipment, packed, shared, ship, shipped
+from windrow.engines.buckets import LIMIT_BYTES, MANIFEST, packed, shared, ship, shipped
+from windrow.engines.protocol import Weights
 from windrow.engines.torch.weights import checksum_of, read
 from windrow.errors import TrainError
 from windrow.train.rooms import Room
 from windrow.train.streams import Number, Whole, stream_of, wholes
 from windrow.train.tensor_files import TensorFile
 from windrow.types import Value, from_json, to_json
-
-Loadable = Mapping[str, Tensor] | Path | Shipment
-"""Weights as an engine takes them; a shipment is fetched by whoever is in the engine's process."""
 
 ROOM = "weights"
 """The kind of folder that they are written to."""
@@ -46,7 +44,7 @@ class Packed(Value, frozen=True, kw_only=True):
     """Weights that engines can load."""
 
     version: int
-    weights: Loadable
+    weights: Weights
     checksum: str
     """What an engine with these weights confirms."""
     bytes: int
@@ -178,7 +176,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 async def deliver(
-    packed: Packed, update: Callable[[int, Loadable], Awaitable[Mapping[str, object]]]
+    packed: Packed, update: Callable[[int, Weights], Awaitable[Mapping[str, object]]]
 ) -> dict[str, float | int]:
     """Have engines load weights and see that they serve what was trained; the metrics of the update.
 
