@@ -275,11 +275,12 @@ def test_status_tells_who_plays_where(runtime: Runtime):
             scheduler = stage.scheduler()
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(scheduler.get_batch(at(0), 8))
+                found = await scheduler.survey()
                 for _ in range(100):
-                    await asyncio.sleep(0.05)
-                    found = await scheduler.survey()
                     if len(found.episodes) == 8:
                         break
+                    await asyncio.sleep(0.05)
+                    found = await scheduler.survey()
                 assert {episode.engine for episode in found.episodes} == {"infer-0"}
                 assert found.scheduling is not None
                 assert found.scheduling.lanes["train"].attempts_playing == 8
