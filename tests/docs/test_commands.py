@@ -28,6 +28,8 @@ SHORT = [
     "train.processes=0",
 ]  # fmt: skip
 """What a shown training is cut down to."""
+PLANNED = ["rollout.rollout_batch_size=16", "rollout.train_env_manager.env_args.max_steps=3"]
+"""What a shown plan plays."""
 FEW = ["--policies", "barrier,keep_1"]
 """What a comparison plays here if it names no policies."""
 
@@ -85,10 +87,11 @@ def a_model(path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the documents take it: examples, a journal, and a run with a checkpoint."""
+    """A folder as the documents take it: examples, a journal, and a run with metrics and a checkpoint."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shutil.copy(journal, tmp_path / "run.jsonl")
-    with RunFolder.create(tmp_path / "runs", "shown", "") as run:
+    with RunFolder.create(tmp_path / "runs", "shown", (ROOT / "examples/demo.yaml").read_text(encoding="utf-8")) as run:
+        run.metrics.append(1, {"run/learn_s": 0.5})
         run.checkpoints.save(1, {"model": a_model}, score=0.5)
     run.path.rename(tmp_path / STANDS_FOR["RUN"])
     monkeypatch.chdir(tmp_path)
@@ -106,6 +109,8 @@ def test_a_command_that_is_shown_works(argv: list[str], folder: Path):
         argv = [*argv, *SMOKE, *(FEW if "--compare" in argv and "--policies" not in argv else [])]
     if argv[0] == "train" and len(argv) > 1 and "--help" not in argv:
         argv = shortened(argv)
+    if argv[0] == "plan" and "--help" not in argv:
+        argv = [*argv, *PLANNED]
     assert main(argv) == 0
 
 
