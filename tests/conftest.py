@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.isolation.kit import Born
+
     from windrow.cluster.ray.session import Session
 
 RAY_CPUS = 16

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Saving, Validation
 from windrow.pipelines.evaluation import check_one_version
+from windrow.pipelines.placing import Roles, Workers
 from windrow.pipelines.training import Outcome
 from windrow.protocol import DataProto
 from windrow.store.run import RunFolder
@@ -108,13 +109,26 @@ def test_a_validation_aside_is_of_one_version_while_training_goes_on(tmp_path: P
     assert [line.step for line in folder.metrics] == [1, 2, 3, 4]
 
 
+def on_devices(infer: str, train: str) -> Roles:
+    return Roles(actor_infer=Workers(device_mapping=infer), actor_train=Workers(device_mapping=train))
+
+
 def test_devices_that_training_shares_are_lent_to_it(tmp_path: Path):
-    file = small(devices=2, train_devices=(0,), steps=2)
+    file = small(devices=2, roles=on_devices("0-1", "0"), steps=2)
     file = but(file, rollout=but(file.rollout, staleness=1.0))
     _, folder = train(file, tmp_path)
     last = [*folder.metrics][-1].values
     assert last["shrink_duration_ms"] > 0
     assert last["expand_duration_ms"] > 0
+    assert last["run/learn_s"] > 0
+
+
+def test_generation_pauses_where_training_has_all_its_devices(tmp_path: Path):
+    file = small(roles=on_devices("0", "0"), steps=4)
+    file = but(file, rollout=but(file.rollout, staleness=1.0))
+    _, folder = train(file, tmp_path)
+    assert [line.step for line in folder.metrics] == [1, 2, 3, 4]
+    assert all("shrink_duration_ms" not in line.values for line in folder.metrics)
 
 
 def test_training_ends_early_when_held_out_success_is_reached(tmp_path: Path):
@@ -154,10 +168,6 @@ def test_a_validation_with_two_versions_is_an_error():
 
 
 def test_what_cannot_work_is_refused_before_anything_begins():
-    with pytest.raises(ConfigError, match="train_devices \\[2\\] do not exist"):
-        small(devices=2, train_devices=(2,)).__post_init__()
-    with pytest.raises(ConfigError, match="leave one to generation"):
-        small(devices=1, train_devices=(0,)).__post_init__()
     with pytest.raises(ConfigError, match="none is left for training"):
         small(devices=1, validate=Validation(how="aside")).__post_init__()
 

@@ -31,6 +31,7 @@ from windrow.requests import Sampling
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.scheduler import RolloutScheduler
+from windrow.rollout.tenancy import Tenancy
 from windrow.rollout.virtual_time import run
 from windrow.sources.lists import ListSource
 from windrow.text import ByteCodec
@@ -115,7 +116,7 @@ class Rig:
 
     @property
     def queue(self) -> GroupQueueManager:
-        queue: GroupQueueManager | None = self.scheduler._queue
+        queue = queue_of(self.scheduler)
         assert queue is not None, "nothing has begun"
         return queue
 
@@ -154,7 +155,8 @@ class Rig:
 
     def opened(self) -> list[GroupQueueManager]:
         """The queues of its schedulers: none or one."""
-        return [*{id(each._queue): each._queue for each in self.schedulers if each._queue is not None}.values()]
+        queues = [queue_of(each) for each in self.schedulers]
+        return [*{id(queue): queue for queue in queues if queue is not None}.values()]
 
     def check(self) -> None:
         for queue in self.opened():
@@ -183,6 +185,13 @@ class Rig:
             assert key not in self.kept, f"{key} was played to its end twice"
             self.kept[key] = trajectory
         return True
+
+
+def queue_of(scheduler: RolloutScheduler) -> GroupQueueManager | None:
+    """The queue of a scheduler in this process; None if nothing has begun."""
+    place = scheduler._place
+    assert isinstance(place, Tenancy)
+    return place.queue
 
 
 def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rollout.kit import Rig, later, played
+from tests.rollout.kit import Rig, later, played, queue_of
 from tests.rollout.toys import Echo, Rewriting, talk
 
 from windrow import DataProto, GroupQueueManager, RolloutScheduler
@@ -216,4 +216,4 @@ async def test_the_usage_example_in_its_embedded_form():
         trained.append(batch.batch["scores"].sum().item())
         assert batch.batch["input_ids"].shape[0] == batch.batch["traj_group_id"].shape[0] == 8
     assert len(trained) == 5
-    assert isinstance(scheduler._queue, GroupQueueManager)
+    assert isinstance(queue_of(scheduler), GroupQueueManager)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.rollout.kit import Rig, later, played
+from tests.rollout.kit import Rig, later, played, queue_of
 from tests.rollout.toys import Echo
 
 from windrow import DataProto, RolloutScheduler
@@ -78,8 +78,9 @@ async def test_every_step_has_passes_of_its_own_and_those_of_the_last_one_are_fo
     for step in range(4):
         for said in ({}, GREEDY):
             await passed(val, step, **said)
-        assert val._queue is not None
-        assert len(val._queue._dispatch.shelf) == 12
+        queue = queue_of(val)
+        assert queue is not None
+        assert len(queue._dispatch.shelf) == 12
     ledger = val.ledger()["val"].groups
     assert (ledger.trained, ledger.delivered) == (36, 12)
 
@@ -90,8 +91,9 @@ async def test_a_pass_of_an_earlier_step_is_forgotten_although_its_name_is_not_a
     await passed(val, 0)
     await passed(val, 0, **GREEDY)
     await passed(val, 1)
-    assert val._queue is not None
-    assert len(val._queue._dispatch.shelf) == 6
+    queue = queue_of(val)
+    assert queue is not None
+    assert len(queue._dispatch.shelf) == 6
     assert val.ledger()["val"].groups.trained == 12
 
 

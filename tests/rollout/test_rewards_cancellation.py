@@ -175,7 +175,7 @@ def test_spares_whose_scores_are_broken_off_anywhere_leave_nothing_behind(reward
         assert len(await rig.full(1, 4)) == 4
         await later(50)
         assert rig.machine.status().attempts_scoring == 0
-        (worker,) = rig.scheduler._reward_workers
+        (worker,) = rig.scheduler._place.scorers
         assert worker.sightings() == []
         assert rig.ledger.attempts.dropped == {"spare": 12}
 

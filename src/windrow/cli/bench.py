@@ -20,6 +20,7 @@ examples:
   windrow bench core
   windrow bench core --json
   windrow bench router
+  windrow bench ray --quick
   windrow bench sandbox --json
   windrow bench async --quick
 """
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "batch": "windrow.bench.batch",
     "core": "windrow.bench.core",
     "engine": "windrow.bench.engine",
+    "ray": "windrow.bench.on_ray",
     "router": "windrow.bench.router",
     "sandbox": "windrow.bench.sandbox",
     "trl": "windrow.bench.trl",

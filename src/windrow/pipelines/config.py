@@ -7,12 +7,14 @@ tasks, unless it is given some of its own.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from windrow.cluster.mapping import Layout
 from windrow.config import Loaded, load, top_value
 from windrow.core.settings import Count, Natural, Share
 from windrow.engines.torch.settings import TorchSettings
 from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 from windrow.observe.trackers import TrackerConfig
+from windrow.pipelines.placing import Needs, Roles, check
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.env_config import TagConfig
 from windrow.train.config import DemonstrationConfig, ModelConfig, TrainConfig
@@ -84,22 +86,23 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     steps: Annotated[Count, Meta(description="updates of the policy")] = 100
     train: Annotated[TrainConfig, Meta(description="from batches to new weights")] = TrainConfig()
     warm_start: Annotated[WarmStart | None, Meta(description="demonstrations first; none: begin with the model")] = None
-    train_devices: Annotated[
-        tuple[int, ...],
-        Meta(description="devices that training shares with generation, which gives them back meanwhile; none: apart"),
-    ] = ()
+    roles: Annotated[Roles, Meta(description="which devices each of them has")] = Roles()
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.train_devices) - set(range(self.devices)))
-        if unknown:
-            raise ConfigError(f"train_devices {unknown} do not exist; there are devices 0 to {self.devices - 1}")
-        if self.train_devices and len(set(self.train_devices)) == self.devices:
-            raise ConfigError("train_devices are all devices; leave one to generation, or leave train_devices out")
-        if self.validate.how == "aside" and self.validate.engines >= self.devices:
-            raise ConfigError(
-                f"validate.how aside sets {self.validate.engines} of {self.devices} engines aside, so that none is "
-                f"left for training; raise devices, or use between"
-            )
+        train, validate = self.train, self.validate
+        needs = Needs(
+            devices=self.devices,
+            processes=train.processes,
+            aside=validate.engines if validate.how == "aside" else 0,
+            has_reference=train.loss.needs_reference,
+            has_critic=train.estimator.kind == "gae",
+        )
+        check(self.roles, needs)
+
+    @property
+    def layout(self) -> Layout:
+        """Where generation and training sit; refused while that is left to a plan."""
+        return self.roles.layout(self.devices)
 
 
 class Agentic(

@@ -51,10 +51,17 @@ def playing(file: AnyFile, model: "PreTrainedModel", codec: ChatCodec, version: 
 
     config = file.collecting
     devices = ResourceManager(file.devices)
-    cluster: InferCluster = Cluster("engine", make, devices, EngineConfig(codec=codec))
+    cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
     rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
     held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
     return Playing(cluster, rollouts, held_out)
+
+
+def _placed(file: AnyFile, codec: ChatCodec) -> EngineConfig:
+    if isinstance(file, Cloning):
+        return EngineConfig(codec=codec)
+    layout = file.layout
+    return EngineConfig(codec=codec, device_mapping=layout.infer, devices_per_worker=layout.infer_each)
 
 
 def success_at(file: AnyFile) -> dict[str, float]:

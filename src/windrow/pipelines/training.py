@@ -80,7 +80,7 @@ class Training:
         self._asked_for = self._first  # the step of the last batch
         self._shrunk = False
         self._pace = 0.0  # seconds per step
-        self._began = self._step_began = time.monotonic()
+        self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
 
     # life
@@ -192,25 +192,30 @@ class Training:
     async def estimate(self, batch: DataProto) -> DataProto:
         """How good each token was, with whatever that takes: a reference, values, the trainer's own numbers."""
         self._doing = "estimating"
+        self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)
 
     async def train(self, step: int, batch: DataProto) -> None:
         """New weights."""
         self._doing = "training"
         metrics = await self._off_loop(self._learning.train, batch)
+        self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._at = step + 1
         self._report(step, batch, metrics)
 
     async def shrink(self) -> None:
-        """Generation gives up the devices that training shares with it."""
-        if self.file.train_devices:
-            self._note(await self._playing.rollouts.shrink_sampler([*self.file.train_devices]))
+        """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
+        layout = self.file.layout
+        if layout.kind == "overlapping":
+            self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
             self._shrunk = True
+        elif layout.kind == "colocated":
+            await self._playing.rollouts.suspend()
 
     async def expand(self) -> None:
-        """Generation takes them again."""
+        """Generation takes them again; after a pause the next batch wakes it."""
         if self._shrunk:
-            self._note(await self._playing.rollouts.expand_sampler([*self.file.train_devices]))
+            self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
             self._shrunk = False
 
     async def outcome(self) -> Outcome:
@@ -329,7 +334,7 @@ class Training:
             reward=float(found.get("episode/score/mean", 0.0)),
             lag=float(found.get("batch/lag_versions/mean", 0.0)),
             tokens_per_s=tokens / seconds,
-            utilisation=(busy - self._busy) / (seconds * self.file.devices),
+            utilisation=(busy - self._busy) / (seconds * len(self.file.layout.engines)),
             seconds=seconds,
             seconds_left=self._pace * (self.file.steps - step - 1),
             metrics=found,

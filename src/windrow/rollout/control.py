@@ -274,7 +274,7 @@ class Stored(Protocol):
 
 def _bytes(weights: "Mapping[str, Tensor] | Path | None") -> int:
     """How much each engine was given; 0 if it reads the weights itself."""
-    tensors: Iterable[object] = weights.values() if isinstance(weights, Mapping) else ()
+    tensors: Iterable[object] = weights.values() if isinstance(weights, Mapping) else [weights]
     return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Stored))
 
 

@@ -89,6 +89,9 @@ class RewardWorker:
             for trajectory in job.trajectories
         ]
 
+    async def look(self) -> None:
+        """What is in play is always known here."""
+
     async def run(self) -> None:
         """Score until the queue is over.
 

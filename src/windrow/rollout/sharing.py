@@ -4,8 +4,8 @@ Promises: the first call of any of them opens it, with the settings of both mode
 mode has one scheduler at a time.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from windrow.cluster.local import Cluster, EngineConfig
 from windrow.core.settings import Settings
@@ -17,27 +17,43 @@ from windrow.rollout.dispatch import GroupFilter
 from windrow.rollout.fleet import Patience
 from windrow.rollout.passes import Progress
 from windrow.rollout.queue import GroupQueueManager, QueueOptions
-from windrow.rollout.snapshots import Snapshot, load, save
+from windrow.rollout.snapshots import Snapshot, load
 from windrow.sources.protocol import TaskSource
+from windrow.text import Codec
+from windrow.trajectory import Trajectory
 from windrow.types import MODES, Mode
 
 TENANT = "group queue"
 
 InferCluster = Cluster[Engine, EngineConfig]
 
+Opened = Callable[[list[Trajectory]], Awaitable[list[Trajectory]]]
+"""Trajectories with their tokens, which may be elsewhere."""
+
+
+class Engines(Protocol):
+    """Engines that speak one language."""
+
+    name: str
+    worker_config: EngineConfig
+
+    @property
+    def workers(self) -> dict[str, Engine]: ...
+
 
 class Commons:
     """One queue and everything around it."""
 
-    def __init__(self, cluster: InferCluster) -> None:
+    def __init__(self, cluster: Engines, opened: Opened | None = None) -> None:
+        """`opened` fetches what trajectories hold, if that is elsewhere."""
         self._cluster = cluster
+        self._read = opened
         self._tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]] = {}
         self._opened: GroupQueueManager | None = None
         self._control: Control | None = None
         self._saved: Snapshot | None = None  # what it begins from, if it was restored
         self.progress: dict[Mode, Progress] = {}  # of those who use it, and of those who did when it was saved
         self.is_over = False
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="windrow-batch")
 
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
         """A scheduler of a mode will use it."""
@@ -51,14 +67,14 @@ class Commons:
                     f"the {mode} scheduler wants other settings than those collection began with; make both schedulers "
                     f"before the first get_batch, or put them into config.{mode}_env_manager"
                 )
-            self._opened.add_source(mode, env.source(config.seed, mode), _filter(env))
+            self._opened.add_source(mode, env.source(config.seed, mode), self._filter(env))
         self._tenants = tenants
         self.progress.setdefault(mode, Progress())
 
-    def snapshot(self) -> bytes:
+    def state(self) -> Snapshot:
         """Everything at this moment."""
         queue = self._opened or self._made()
-        return save(Snapshot(queue=queue.snapshot(), progress=self.progress))
+        return Snapshot(queue=queue.snapshot(), progress=self.progress)
 
     def restore(self, data: bytes) -> None:
         """Begin from a snapshot."""
@@ -78,6 +94,14 @@ class Commons:
         return self._opened
 
     @property
+    def engines(self) -> Mapping[str, Engine]:
+        return self._cluster.workers
+
+    @property
+    def codec(self) -> Codec:
+        return self._cluster.worker_config.codec
+
+    @property
     def control(self) -> Control:
         assert self._control is not None, "open() comes first"
         return self._control
@@ -91,11 +115,8 @@ class Commons:
                 await self._opened.dismiss(mode, workers, rewarded)
             return
         self.is_over = True
-        try:
-            if self._opened is not None:
-                await self._opened.shutdown()
-        finally:
-            self.pool.shutdown(wait=False)
+        if self._opened is not None:
+            await self._opened.shutdown()
 
     def _made(self) -> GroupQueueManager:
         """A queue that has not begun."""
@@ -103,7 +124,7 @@ class Commons:
         sources: dict[Mode, TaskSource] = {m: env.source(c.seed, m) for m, (c, env) in self._tenants.items()}
         filters: dict[Mode, GroupFilter] = {}
         for mode, (_, env) in self._tenants.items():
-            chosen = _filter(env)
+            chosen = self._filter(env)
             if chosen is not None:
                 filters[mode] = chosen
         options = QueueOptions(
@@ -115,6 +136,20 @@ class Commons:
         if self._saved is not None:
             queue.restore(self._saved.queue)
         return queue
+
+    def _filter(self, env: EnvManagerConfig) -> GroupFilter | None:
+        """The filter of a mode that is a function; it is shown groups with their tokens."""
+        judge, read = env.filter, self._read
+        if not callable(judge):
+            return None
+        if read is None:
+            return judge  # type: ignore[no-any-return]  # whatever can be called
+
+        async def shown(group: list[Trajectory]) -> bool:
+            verdict = judge(await read(group))
+            return bool(await verdict if isinstance(verdict, Awaitable) else verdict)
+
+        return shown
 
 
 def commons_of(cluster: InferCluster) -> Commons:
@@ -136,7 +171,3 @@ def _settings(tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]]) -> Se
     check_shared(train, val)
     envs = {mode: tenants[mode][1] if mode in tenants else configs[0].env_manager(mode) for mode in MODES}
     return machine_settings(train, val, envs)
-
-
-def _filter(env: EnvManagerConfig) -> GroupFilter | None:
-    return env.filter if callable(env.filter) else None

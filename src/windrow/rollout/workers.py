@@ -93,6 +93,9 @@ class EnvWorker:
         """What is in play."""
         return [self._sighting(episode) for episode in self._episodes.values()]
 
+    async def look(self) -> None:
+        """What is in play is always known here."""
+
     async def run(self) -> None:
         """Play until the queue is over.
 

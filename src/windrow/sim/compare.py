@@ -142,6 +142,7 @@ def ignored_by_rivals(config: SimConfig) -> list[str]:
         "spares": train.spares > 0,
         "limits of kinds": bool(config.machine.kinds),
         "weights of tags": len(train.shares) > 1,
+        "devices that training borrows": bool(config.trainer.borrows),
     }
     return [what for what, is_used in ignored.items() if is_used]
 

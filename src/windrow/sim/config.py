@@ -37,6 +37,9 @@ class Engines(Section, frozen=True, kw_only=True):
     )
     prefix_reuse: Annotated[Share, Meta(description="share of what an engine knows that it need not read again")] = 1.0
     update_s: Annotated[Nonnegative, Meta(description="time that a weight update stops the engines for")] = 0.0
+    hand_over_s: Annotated[
+        Nonnegative, Meta(description="time until devices that training borrows have changed hands, each way")
+    ] = 0.0
     mean_time_to_restart_s: Annotated[
         Positive | None, Meta(description="mean time until an engine dies; never if left out")
     ] = None
@@ -126,6 +129,10 @@ class Trainer(Section, frozen=True, kw_only=True):
     share_of_work: Annotated[
         Nonnegative | None, Meta(description="or: its ratio to (expected work per batch ÷ slots)")
     ] = None
+    borrows: Annotated[
+        tuple[Natural, ...],
+        Meta(description="devices of engines that it takes meanwhile; all of them: generation pauses; none: its own"),
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.time_s is not None and self.share_of_work is not None:
@@ -169,6 +176,7 @@ class SimConfig(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers > self.slots:
             raise ConfigError(f"workers must not exceed slots ({self.slots}), got {self.workers}")
+        _check_borrowed(self.trainer.borrows, self.engines)
 
     @property
     def policy(self) -> ModeSettings:
@@ -188,3 +196,22 @@ class SimConfig(Section, frozen=True, kw_only=True):
             return self
         episode = msgspec.structs.replace(self.episode, path=str(folder / self.episode.path))
         return msgspec.structs.replace(self, episode=episode)
+
+
+def _check_borrowed(borrows: tuple[int, ...], engines: Engines) -> None:
+    """Training can borrow whole engines that never die."""
+    if not borrows:
+        return
+    if engines.mean_time_to_restart_s is not None:
+        raise ConfigError("trainer.borrows cannot be used with engines.mean_time_to_restart_s; leave one out")
+    each = engines.devices
+    unknown = sorted(device for device in borrows if device >= each * engines.count)
+    if unknown:
+        raise ConfigError(
+            f"trainer.borrows names devices {unknown}, and there are {each * engines.count}: engines.count "
+            f"{engines.count} with engines.devices {each} for each"
+        )
+    for first in {device // each * each for device in borrows}:
+        missing = sorted(set(range(first, first + each)) - set(borrows))
+        if missing:
+            raise ConfigError(f"trainer.borrows takes a part of an engine; add devices {missing} or take none of it")

@@ -80,6 +80,7 @@ class Engine:
         self.is_alive = True
         self.running = 0
         self.busy_s = 0.0  # integral of min(running, capacity) over the time in which it moves
+        self.active_s = 0.0  # seconds in which anything ran
         self._clock = clock
         self._answer = answer
         self._held: list[Request] = []  # all and only the requests that wait for it to open
@@ -176,6 +177,7 @@ class Engine:
         if passed > 0.0 and self.running and self.is_moving and self.pace is not None:
             self._work += passed / self.pace.token_s(self.running)
             self.busy_s += passed * (min(self.capacity, self.running))
+            self.active_s += passed
 
     def _answer_at_once(self, request: Request) -> None:
         if request.is_running:

@@ -29,6 +29,7 @@ class Fleet:
         self.pace = Pace.of(self.config) if self.config.count else None
         self.engines: dict[str, Engine] = {}  # all and only the living ones
         self.buried_s = 0.0  # busy seconds of the dead
+        self.buried_active_s = 0.0  # the same, however busy they were
 
     def open(self, answer: Callable[[Request], None]) -> None:
         """All engines join, warm."""
@@ -60,13 +61,13 @@ class Fleet:
             self._loaded((engine, version))
 
     def release(self, name: str) -> None:
-        """An engine gives its devices back."""
-        self.tell(EngineReleased(name))
+        """An engine gives its devices back, in its time."""
+        self.clock.after(self.config.hand_over_s, self._released, name)
 
     def restore(self, name: str, version: int) -> None:
         """An engine takes its devices again, and the weights of a version, in its time."""
         if engine := self.engines.get(name):
-            self.clock.after(self.config.restart_s, self._restored, (engine, version))
+            self.clock.after(self.config.hand_over_s, self._restored, (engine, version))
 
     def busy_share(self, until: float) -> float:
         """Share of the engines' capacity that was in use."""
@@ -74,6 +75,11 @@ class Fleet:
             engine.look()
         busy_s = self.buried_s + sum(engine.busy_s for engine in self.engines.values())
         return busy_s / (self.count * self.capacity * until) if until else 0.0
+
+    def active_share(self, until: float) -> float:
+        """Share of the engines' time in which they generated for anybody; 0 if they need no time."""
+        active_s = self.buried_active_s + sum(engine.active_s for engine in self.engines.values())
+        return active_s / (self.count * until) if until else 0.0
 
     def _join(self, life: tuple[int, int]) -> None:
         """An engine begins one of its lives."""
@@ -92,6 +98,7 @@ class Fleet:
         engine = self.engines.pop(f"e{number}")
         engine.die()
         self.buried_s += engine.busy_s
+        self.buried_active_s += engine.active_s
         self.tell(EngineLost(engine.name, "died"))
         self.clock.after(self.config.restart_s, self._join, (number, lives + 1))
 
@@ -100,6 +107,10 @@ class Fleet:
         if engine.is_alive and engine.version < version:
             engine.load(version)
             self.tell(WeightsLoaded(engine.name, version))
+
+    def _released(self, name: str) -> None:
+        if name in self.engines:
+            self.tell(EngineReleased(name))
 
     def _restored(self, news: tuple[Engine, int]) -> None:
         engine, _ = news

@@ -46,6 +46,8 @@ class Sums(Record):
     """Slot-seconds in which a slot was free while the trainer waited."""
     engines_busy: float = 0.0
     """Share of the engines' capacity."""
+    engines_active: float = 0.0
+    """Share of their time in which they had anything to do."""
     env_s: float = 0.0
     """Slot-seconds in which an environment worked."""
     waits_s: list[float] = []

@@ -34,6 +34,8 @@ class Report(Value, frozen=True, kw_only=True):
     slots_busy: float
     engines_busy: float
     """Share of the engines' capacity in use; 0 if engines need no time."""
+    engines_active: float
+    """Share of the engines' time in which they generated for anybody; 0 if engines need no time."""
     envs_busy: float
     """Share of slot-seconds in which an environment worked."""
     trainer_busy: float
@@ -82,6 +84,7 @@ def make_report(config: SimConfig, sums: Sums, lengths: LengthSums, outcome: str
         trajectories_per_s=_ratio(sums.trajectories, seconds),
         slots_busy=_ratio(sums.busy_s, slot_s),
         engines_busy=sums.engines_busy,
+        engines_active=sums.engines_active,
         envs_busy=_ratio(sums.env_s, slot_s),
         trainer_busy=1.0 - _ratio(sums.wanted_s, seconds),
         batch_wait_mean_s=float(waits.mean()),

@@ -1,7 +1,9 @@
 """The two consumers: the trainer, which makes a new version of every batch, and validation beside it.
 
 Promises: a new version is published before the batch counts as trained, and the next batch is wanted after
-both. A batch that is handed over twice is trained on once.
+both. A batch that is handed over twice is trained on once. Devices that training borrows are its own from the batch to
+the update, and the hand-over before it costs it time; where it borrows all, the engines are held instead, because the
+scheduler never gives its last one away.
 """
 
 import numpy as np
@@ -10,7 +12,9 @@ from windrow.core.commands import DeliverBatch
 from windrow.core.events import (
     BatchTrained,
     BatchWanted,
+    ExpandWanted,
     ResumeWanted,
+    ShrinkWanted,
     SuspendWanted,
     VersionPublished,
 )
@@ -74,6 +78,8 @@ class Trainer:
         self.is_waiting = False
         self.has_ended = False  # no batch will come any more
         share = config.trainer.share_of_work
+        self.borrows = config.trainer.borrows
+        self.pauses = len(set(self.borrows)) == config.engines.count * config.engines.devices
         self.usual_s = share * batch_work_s(config) / config.slots if share else 0.0
 
     def want(self) -> None:
@@ -88,7 +94,7 @@ class Trainer:
             return
         self.is_waiting = False
         self.ledger.delivered(batch)
-        self.clock.after(self.time_s(batch.step), self._publish, batch)
+        self.clock.after(self._borrow() + self.time_s(batch.step), self._publish, batch)
 
     def time_s(self, step: int) -> float:
         """How long the training of a step takes."""
@@ -97,6 +103,22 @@ class Trainer:
             return self.usual_s
         normal = self.draws.numbers("normal", "training", (step,), 1)
         return float(np.asarray(shape.shape(normal))[0])
+
+    def _borrow(self) -> float:
+        """Take the engines' devices, if they are shared; how long that takes."""
+        if not self.borrows:
+            return 0.0
+        self.tell(SuspendWanted(f"training {self.step}") if self.pauses else ShrinkWanted(self.borrows))
+        return self.config.engines.hand_over_s
+
+    def _give_back(self) -> None:
+        if self.borrows and self.pauses:
+            self.clock.after(self.config.engines.hand_over_s, self._let_go, self.step)
+        elif self.borrows:
+            self.tell(ExpandWanted(self.borrows))
+
+    def _let_go(self, step: int) -> None:
+        self.tell(ResumeWanted(f"training {step}"))
 
     def _publish(self, batch: DeliverBatch) -> None:
         """The batch has become a new version."""
@@ -119,6 +141,7 @@ class Trainer:
         self.tell(BatchTrained(batch.batch))
         self.ledger.trained(len(batch.attempts))
         self.validator.trained(self.step)
+        self._give_back()
         self.step += 1
         if batch.last:
             self.has_ended = True

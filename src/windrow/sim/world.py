@@ -224,6 +224,7 @@ class World:
         self.ledger.look()
         sums = deepcopy(self.ledger.sums)
         sums.engines_busy = self.fleet.busy_share(sums.until)
+        sums.engines_active = self.fleet.active_share(sums.until)
         sums.env_s = self.episodes.env_s
         return sums
 

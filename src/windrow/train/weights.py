@@ -27,7 +27,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from windrow.engines.torch.weights import checksum_of, shared
+from windrow.engines.buckets import shared
+from windrow.engines.torch.weights import checksum_of
 from windrow.errors import ConfigError, TrainError
 from windrow.train.rooms import Room
 from windrow.types import Value, from_json, to_json

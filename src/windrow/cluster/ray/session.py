@@ -15,6 +15,11 @@ from windrow.types import Meta, Value
 
 OBJECTS_MB = 512
 """Memory for objects that nobody said anything about: a few batches and two versions of a small model."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # or hosts would lose to everything else on the machine, the driver included
+}
+"""Settings of a cluster that is ours."""
 PER_DEVICE = 1.0
 """CPUs that stand for a logical device where there are no GPUs."""
 
@@ -73,7 +78,8 @@ def connect(config: RayConfig, devices: int) -> Session:
                 f"or leave ray.address out"
             ) from error
         return Session(started=False, connected=True, logs=_logs())
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that it starts
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)  # read by the processes that it starts
     ray.init(
         num_cpus=config.cpus or max(os.cpu_count() or 1, round(PER_DEVICE * devices)),
         object_store_memory=config.objects_mb << 20,
@@ -88,5 +94,4 @@ def _logs() -> Path:
     from ray import _private  # Ray has no public name for it
 
     node = _private.worker.global_worker.node
-    assert node is not None, "we are connected"
-    return Path(node.get_logs_dir_path())
+    return Path(node.get_logs_dir_path()) if node is not None else Path()

@@ -4,7 +4,6 @@ Promises: either all weights are replaced or none; weights that share memory sta
 the same names, shapes, kinds of number and bits, in every engine.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from windrow.engines.buckets import Checksum, shared
 from windrow.errors import Refused
 from windrow.nearest import did_you_mean
 
@@ -25,12 +25,12 @@ def checksum(model: PreTrainedModel) -> str:
 
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     """The word of a model that has exactly these weights, shared where these share memory."""
-    digest = hashlib.sha256()  # processors have instructions for it
+    checksum = Checksum()
     for names, tensor in sorted(shared(tensors).items(), key=lambda item: item[0]):
-        digest.update(f"{names} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         plain = tensor.detach().to("cpu").contiguous()
-        digest.update(plain.view(-1).view(torch.uint8).numpy().data)  # a scalar has bytes only as a vector
-    return digest.hexdigest()[:32]
+        data = plain.view(-1).view(torch.uint8).numpy().data  # a scalar has bytes only as a vector
+        checksum.add(names, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
+    return checksum.word
 
 
 def replace(model: PreTrainedModel, weights: Mapping[str, Tensor] | Path) -> None:
@@ -67,14 +67,6 @@ def read(folder: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise Refused(f"weights: {file} cannot be read: {error}") from error
     return found
-
-
-def shared(tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], Tensor]:
-    """Each piece of memory once, under all its names."""
-    names: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-    for name, tensor in tensors.items():
-        names.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append(name)
-    return {tuple(sorted(same)): tensors[same[0]] for same in names.values()}
 
 
 def _check_tied(one: str, first: Tensor, other: str, second: Tensor) -> None:

@@ -1,0 +1,187 @@
+"""Which devices a role has: what people write, and what two roles' devices make together.
+
+Promises: what is written is read, never evaluated; a text costs time in proportion to its length and to the devices
+that it names, of which there is a limit. A mapping is a tuple of different devices, in the order in which they were
+named. What cannot be read is refused by name, with the forms that can.
+
+Whether a machine has these devices is not known here.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Literal, assert_never
+
+from windrow.errors import ConfigError
+from windrow.types import Value
+
+LARGEST_DEVICE = 99_999
+"""The highest id; no cluster that one scheduler serves is larger, and a slip of the finger costs no memory."""
+LONGEST_TEXT = 4_000
+"""Characters of a mapping that is read; longer lists are written as ranges."""
+LONGEST_ECHO = 60
+"""Characters of a mapping that an error repeats."""
+
+FORMS = "write 0-3, 0-3,6, [0, 1], range(0, 4) or list(range(0, 4)) + [6]"
+ITEM = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", re.ASCII)
+PLAIN = re.compile(r"[\d\s,-]*", re.ASCII)
+
+Kind = Literal["colocated", "disjoint", "overlapping"]
+"""Generation and training take turns on all devices; have none in common; or training borrows some of generation's."""
+
+
+class Layout(Value, frozen=True, kw_only=True):
+    """Where generation and training sit."""
+
+    infer: tuple[int, ...]
+    train: tuple[int, ...]
+    """Empty: training has no device; it works beside them, on cores of its own."""
+    infer_each: int = 1
+    """Devices of one engine."""
+    train_each: int = 1
+    """Devices of one trainer."""
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Devices around which generation shrinks and grows, or pauses if they are all it has."""
+        return tuple(device for device in self.infer if device in set(self.train))
+
+    @property
+    def kind(self) -> Kind:
+        if not self.shared:
+            return "disjoint"
+        return "colocated" if len(self.shared) == len(self.infer) else "overlapping"
+
+    @property
+    def engines(self) -> list[tuple[int, ...]]:
+        """The devices of each engine."""
+        return chunks(self.infer, self.infer_each)
+
+    def __str__(self) -> str:
+        train = f"training on {spelled(self.train)}" if self.train else "training apart"
+        return f"{self.kind}: generation on {spelled(self.infer)}, {train}"
+
+
+def parse_devices(spec: Sequence[int] | str, named: str = "device_mapping") -> tuple[int, ...]:
+    """The devices that a list or a text names; `named` is what an error calls the setting."""
+    found = _parsed(spec, named) if isinstance(spec, str) else [*spec]
+    for device in found:
+        if type(device) is not int:
+            raise ConfigError(f"{named}: a device is a number, got {_echo(device)}; {FORMS}")
+        if not 0 <= device <= LARGEST_DEVICE:
+            raise ConfigError(f"{named}: devices go from 0 to {LARGEST_DEVICE}, got {_echo(device)}")
+    if not found:
+        raise ConfigError(f"{named} names no device, got {_echo(spec)}; leave it out, or {FORMS}")
+    seen: set[int] = set()
+    for device in found:
+        if device in seen:
+            raise ConfigError(f"{named} names device {device} twice, got {_echo(spec)}; name each once")
+        seen.add(device)
+    return tuple(found)
+
+
+def chunks(devices: Sequence[int], each: int) -> list[tuple[int, ...]]:
+    """The devices of each worker, in order."""
+    return [tuple(devices[start : start + each]) for start in range(0, len(devices), each)]
+
+
+def spelled(devices: Sequence[int]) -> str:
+    """The short spelling, which `parse_devices` reads back."""
+    runs: list[list[int]] = []
+    for device in devices:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _parsed(text: str, named: str) -> list[int]:
+    if len(text) > LONGEST_TEXT:
+        raise ConfigError(f"{named} has {len(text)} characters, at most {LONGEST_TEXT} are read; use ranges")
+    if PLAIN.fullmatch(text):
+        return [device for item in text.split(",") for device in _item(item.strip(), text, named)]
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{named} cannot be read, got {_echo(text)}; {FORMS}") from error
+    return _listed(tree, named)
+
+
+def _item(item: str, text: str, named: str) -> list[int]:
+    """One part of the plain form: a device, or the first and the last of several."""
+    if not text.strip():
+        return []
+    match = ITEM.fullmatch(item)
+    if match is None:
+        raise ConfigError(f"{named} cannot be read at {_echo(item)}, got {_echo(text)}; {FORMS}")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise ConfigError(f"{named} has the range {item}, which ends before it begins; write {last}-{first}")
+    return [*_ranged(range(first, last + 1), named)]
+
+
+def _listed(tree: ast.expr, named: str) -> list[int]:
+    """The devices of an expression that Python users write: lists, ranges, and sums of them."""
+    parts: list[ast.expr] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+        parts.append(tree.right)
+        tree = tree.left
+    return [device for part in [tree, *reversed(parts)] for device in _part(part, named)]
+
+
+def _part(tree: ast.expr, named: str) -> list[int]:
+    match tree:
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_number(item, named) for item in items]
+        case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
+            return _listed(inner, named)
+        case ast.Call(func=ast.Name(id="range"), args=[_, *_] as ends, keywords=[]) if len(ends) <= 3:
+            numbers = [_number(end, named) for end in ends]
+            if numbers[2:] == [0]:
+                raise ConfigError(f"{named}: the step of a range must not be 0, got {_echo(ast.unparse(tree))}")
+            return [*_ranged(range(*numbers), named)]
+        case ast.BinOp(op=ast.Add()):
+            return _listed(tree, named)
+        case ast.expr():
+            raise ConfigError(f"{named} is read, not evaluated, so it cannot hold {_echo(_source(tree))}; {FORMS}")
+        case _:
+            assert_never(tree)
+
+
+def _number(tree: ast.expr, named: str) -> int:
+    match tree:
+        case ast.Constant(value=int(value)) if type(value) is int:
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if type(value) is int:
+            return -value
+        case _:
+            raise ConfigError(f"{named}: a device is a number, got {_echo(_source(tree))}; {FORMS}")
+
+
+def _ranged(devices: range, named: str) -> range:
+    """The same, if it is not too long to be written out; its ends say so before anything is made of it."""
+    if devices and not 0 <= min(devices[0], devices[-1]) <= max(devices[0], devices[-1]) <= LARGEST_DEVICE:
+        raise ConfigError(
+            f"{named}: devices go from 0 to {LARGEST_DEVICE}, got a range from {_echo(devices[0])} to "
+            f"{_echo(devices[-1])}"
+        )
+    return devices
+
+
+def _source(tree: ast.expr) -> str:
+    """An expression as it may be shown; what is nested too deeply by its kind alone."""
+    try:
+        return ast.unparse(tree)
+    except (RecursionError, ValueError):
+        return type(tree).__name__
+
+
+def _echo(value: object) -> str:
+    """What was written, shortened."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except ValueError:  # an integer with more digits than Python writes
+        text = "a number of thousands of digits"
+    shown = text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…"
+    return repr(shown) if isinstance(value, str) else shown

@@ -1,0 +1,196 @@
+"""The office of a cluster: where its queue lives, and how schedulers elsewhere ask it.
+
+Promises: all schedulers of a cluster come to the same office, whichever process they are in, and it holds one queue for
+all of them. What a call raises there is raised here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import methodcaller
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from windrow.cluster.local import EngineConfig
+from windrow.cluster.ray.hosts import Remote
+from windrow.core.ledger import Ledger
+from windrow.engines.buckets import Shipment, ship
+from windrow.engines.protocol import Engine
+from windrow.errors import HostLost, Refused
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.passes import Asked
+from windrow.rollout.ray.engines import RayEngine
+from windrow.rollout.ray.parcels import opened
+from windrow.rollout.ray.players import Elsewhere
+from windrow.rollout.sharing import Commons
+from windrow.rollout.snapshots import save
+from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
+from windrow.types import Mode, but
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OFFICE = "office"
+LOOK_S = 30.0
+"""How long a look may take."""
+SNAPSHOT_S = 600.0
+"""How long it may take to write everything down."""
+
+
+class Engines:
+    """The engines of a cluster, as its office sees them."""
+
+    def __init__(self, name: str, hosts: Mapping[str, Remote], config: EngineConfig) -> None:
+        self.name = name
+        self.worker_config = config
+        self.workers: dict[str, Engine] = {each: RayEngine(each, host) for each, host in hosts.items()}
+
+
+class Office:
+    """In its host: one queue, and a place at it for each mode."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._commons = Commons(engines, opened)
+        self._places: dict[Mode, Tenancy] = {}
+
+    def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
+        """A scheduler of a mode comes."""
+        if self._commons.is_over:
+            raise Refused("the schedulers of this cluster were shut down, its engines with them; make a new cluster")
+        self._places[mode] = Tenancy(self._commons, Elsewhere(), mode, config, env)
+
+    async def ask(self, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
+        """Do something for the scheduler of a mode."""
+        result = methodcaller(method, *arguments, **options)(self._places[mode])
+        return await result if inspect.isawaitable(result) else result
+
+    async def ready(self, mode: Mode) -> None:
+        """Engines and workers of a mode are started."""
+        await self._places[mode].ready()
+
+    async def snapshot(self, mode: Mode) -> bytes:
+        """Everything that the schedulers of its cluster have and know, tokens included."""
+        state = self._places[mode].state()
+        queue = state.queue
+        for folder in queue.shelf.folders.values():
+            whole = await opened(folder.trajectories.values())
+            folder.trajectories = {each.attempt: each for each in whole}
+        unscored = {kind: tuple(await opened(waiting)) for kind, waiting in queue.unscored.items()}
+        return save(but(state, queue=but(queue, unscored=unscored)))
+
+
+class RemoteTenancy:
+    """A place at the queue of an office elsewhere; what each call means stands in `Tenancy`."""
+
+    def __init__(
+        self, office: Remote, engines: Engines, mode: Mode, config: RolloutConfig, env: EnvManagerConfig
+    ) -> None:
+        self._office = office
+        self._mode: Mode = mode
+        self._has_left = False
+        office.put_in(OFFICE, Office, engines, within_s=LOOK_S)
+        office.look(f"{OFFICE}.move_in", mode, config, env, within_s=LOOK_S)
+
+    async def ready(self) -> None:
+        await self._office.call(f"{OFFICE}.ready", self._mode)
+
+    async def take(self, asked: Asked, n: int) -> Handover | None:
+        return await _opened(await self._ask("take", asked, n))
+
+    async def take_group(self) -> Handover | None:
+        return await _opened(await self._ask("take_group"))
+
+    async def mark_trained(self, batch_id: int) -> None:
+        await self._ask("mark_trained", batch_id)
+
+    async def suspend(self) -> None:
+        await self._order("suspend")
+
+    async def resume(self) -> None:
+        await self._order("resume")
+
+    async def update_weights(
+        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
+    ) -> dict[str, object]:
+        sent = await asyncio.to_thread(_sent, version, weights)
+        said: dict[str, object] = await self._order("update_weights", version, sent)
+        return said
+
+    async def set_aside(self, engines: int | Sequence[str]) -> tuple[str, ...]:
+        said: tuple[str, ...] = await self._order("set_aside", engines)
+        return said
+
+    async def bring_back(self) -> None:
+        await self._order("bring_back")
+
+    async def shrink(self, devices: Sequence[int]) -> dict[str, object]:
+        said: dict[str, object] = await self._order("shrink", devices)
+        return said
+
+    async def expand(self, devices: Sequence[int], *, skip_load: bool) -> dict[str, object]:
+        said: dict[str, object] = await self._order("expand", devices, skip_load=skip_load)
+        return said
+
+    async def leave(self) -> None:
+        if not self._has_left:
+            with suppress(HostLost):  # what is gone has left
+                await self._order("leave")
+            self._has_left = True
+
+    def snapshot(self) -> bytes:
+        said: bytes = self._office.look(f"{OFFICE}.snapshot", self._mode, within_s=SNAPSHOT_S)
+        return said
+
+    def restore(self, snapshot: bytes) -> None:
+        self._look("restore", snapshot)
+
+    def metrics(self) -> dict[str, float]:
+        said: dict[str, float] = self._look("metrics")
+        return said
+
+    def status(self) -> RolloutStatus:
+        said: RolloutStatus = self._look("survey")
+        return said
+
+    async def survey(self) -> RolloutStatus:
+        said: RolloutStatus = await self._order("survey")
+        return said
+
+    def ledger(self) -> dict[Mode, Ledger]:
+        said: dict[Mode, Ledger] = self._look("ledger")
+        return said
+
+    async def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- whatever it is
+        """Something that may take long."""
+        return await self._office.call(f"{OFFICE}.ask", self._mode, method, *arguments)
+
+    async def _order(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+        """Something that does not wait behind anything."""
+        return await self._office.control(f"{OFFICE}.ask", self._mode, method, *arguments, **options)
+
+    def _look(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- as above
+        return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=LOOK_S)
+
+
+def _sent(version: int, weights: "Mapping[str, Tensor] | Path | Shipment | None") -> "Path | Shipment | None":
+    """Weights as every node can get them: into the object store once, unless all nodes see the same folder."""
+    if isinstance(weights, Mapping) or (isinstance(weights, Path) and _is_spread()):
+        return ship(version, weights)
+    return weights
+
+
+def _is_spread() -> bool:
+    """The cluster has more than this machine."""
+    nodes: list[object] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has not typed it
+    return len(nodes) > 1
+
+
+async def _opened(handed: Handover | None) -> Handover | None:
+    """A batch with its tokens, fetched from where they lie."""
+    if handed is None:
+        return None
+    whole = tuple(await opened(handed.delivery.trajectories))
+    return but(handed, delivery=but(handed.delivery, trajectories=whole))

@@ -1,0 +1,326 @@
+"""Those who play and score in hosts, and who stands for them beside the queue.
+
+Promises: the queue deals with a stand-in as it would with a worker of its own. Orders are brought and news fetched in
+bulk; both calls go from the queue to the host, so that what a host returns belongs to the queue and outlives the host.
+A host that dies is told to the queue at once, and another one is started in its place, after a pause that grows; one
+that dies again and again ends the run with the reason.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from windrow.cluster.ray.hosts import Remote, start
+from windrow.engines.protocol import Engine, Traits
+from windrow.errors import HostLost
+from windrow.requests import Sampling
+from windrow.rewards.protocol import AnyReward
+from windrow.rollout.env_config import EnvKind, RewardLimits
+from windrow.rollout.episodes import EpisodeSettings
+from windrow.rollout.queue import GroupQueueManager
+from windrow.rollout.ray.engines import RayEngine
+from windrow.rollout.ray.mail import Brought, Mail, Mailbox, addressed
+from windrow.rollout.reward_workers import RewardWorker
+from windrow.rollout.supervision import leaves
+from windrow.rollout.workers import EnvWorker, Sighting
+from windrow.types import Value, but
+
+log = logging.getLogger(__name__)
+
+GUEST = "guest"
+PAUSE_S = 0.5
+"""Before a host that died is started again; doubles with each death in a row."""
+DEATHS = 5
+"""In a row, without any news between them, after which a host is not started again."""
+SPREAD = {"scheduling_strategy": "SPREAD"}
+END_S = 20.0
+"""How long a host may take to end what it plays."""
+
+
+class Way(Value, frozen=True, gc=True):
+    """How to reach an engine from another process."""
+
+    name: str
+    remote: Remote
+    traits: Traits
+
+
+class Guest:
+    """In the host: a worker, and the mailbox through which it knows its queue."""
+
+    def __init__(self, clock_now: float) -> None:
+        self.mail = Mailbox(clock_now)
+        self.worker: EnvWorker | RewardWorker
+
+    async def run(self) -> None:
+        """Work until all is over."""
+        try:
+            await self.worker.run()
+        finally:
+            self.mail.end()
+
+    def bring(self, orders: Sequence[Brought], *, is_over: bool = False) -> None:
+        """Orders from the queue."""
+        self.mail.bring(orders, is_over=is_over)
+
+    def sightings(self) -> list[Sighting]:
+        """What is in play."""
+        return self.worker.sightings()
+
+
+class PlayingGuest(Guest):
+    """Plays."""
+
+    def __init__(
+        self,
+        clock_now: float,
+        name: str,
+        ways: Sequence[Way],
+        envs: Mapping[str, EnvKind],
+        settings: EpisodeSettings,
+        slots: int,
+        kinds: tuple[str, ...],
+    ) -> None:
+        super().__init__(clock_now)
+        self._engines = {way.name: RayEngine(way.name, way.remote, way.traits, client=name) for way in ways}
+        self.player = self.worker = EnvWorker(name, self.mail, self._engines, envs, settings, slots=slots, kinds=kinds)
+
+    def sample_with(self, sampling: Sampling) -> None:
+        """Episodes that begin from now on are sampled like this."""
+        self.player.sample_with(sampling)
+
+    async def run(self) -> None:
+        """Play until all is over."""
+        async with asyncio.TaskGroup() as group:
+            lines = [engine.line for engine in self._engines.values() if engine.line is not None]
+            carrying = [group.create_task(line.run(), name=f"line {place}") for place, line in enumerate(lines)]
+            await super().run()
+            for task in carrying:
+                task.cancel()
+
+
+class ScoringGuest(Guest):
+    """Scores."""
+
+    def __init__(
+        self,
+        clock_now: float,
+        name: str,
+        kind: str,
+        make: Callable[[], AnyReward],
+        limits: RewardLimits,
+        closes: bool,  # noqa: FBT001 -- carried by place
+    ) -> None:
+        super().__init__(clock_now)
+        self.worker = RewardWorker(name, kind, self.mail, make, limits, closes=closes)
+
+    async def in_groups(self) -> bool:
+        """Whether it scores groups; waits until the reward is made."""
+        return await self.mail.opened_tray
+
+
+class StandIn:
+    """Beside the queue: somebody who works in a host."""
+
+    def __init__(self, name: str, queue: GroupQueueManager) -> None:
+        self.name = name
+        self.ended = asyncio.Event()
+        self._queue = queue
+        self._host: Remote | None = None
+        self._is_dismissed = False
+        self._seen: list[Sighting] = []
+        self._deaths = 0  # in a row
+
+    def dismiss(self) -> None:
+        """Its scheduler is gone: if it has not begun it need not."""
+        self._is_dismissed = True
+
+    def sightings(self) -> list[Sighting]:
+        """What was in play at the last look."""
+        return self._seen
+
+    async def look(self) -> None:
+        """Ask the host, unless it is gone."""
+        if self._host is not None:
+            with suppress(HostLost):
+                self._seen = await self._host.control(f"{GUEST}.sightings")
+
+    async def run(self) -> None:
+        """Have a host work until the queue is over.
+
+        consumes      hosts
+        waits for     the one that works to end
+        unblocked by  the queue's end, the host's death
+        """
+        try:
+            while not self._is_dismissed and not self._queue.is_closed:
+                lost = await self._one_life()
+                if lost is None:
+                    return
+                await self._mourn(lost)
+        finally:
+            self.ended.set()
+
+    async def _one_life(self) -> HostLost | None:
+        """From the start of a host to its end; why it died, if it did."""
+        lost: list[HostLost] = []
+        host = start(self.name, **SPREAD)
+        try:
+            await self._move_in(host)
+            self._host = host
+            async with asyncio.TaskGroup() as group:
+                group.create_task(host.call(f"{GUEST}.run"), name=f"work of {self.name}")
+                await self._begun(host)
+                feeding = group.create_task(self._feed(host), name=f"orders for {self.name}")
+                await self._hear(host)
+                feeding.cancel()
+        except* HostLost as errors:
+            lost += [each for each in leaves(errors) if isinstance(each, HostLost)]
+        finally:
+            self._host = None
+            host.kill()
+        return lost[0] if lost else None
+
+    async def _mourn(self, lost: HostLost) -> None:
+        self._deaths += 1
+        log.error("%s died: %s", self.name, lost, extra={"worker": self.name, "why": str(lost)})
+        await self._bereave(str(lost))
+        if self._deaths >= DEATHS:
+            raise HostLost(f"{self.name} died {self._deaths} times in a row: {lost}")
+        await asyncio.sleep(PAUSE_S * 2**self._deaths)
+
+    async def _feed(self, host: Remote) -> None:
+        """Bring orders.
+
+        consumes      orders
+        waits for     the queue to have some
+        unblocked by  the queue, its end
+        """
+        while True:
+            orders = await self._orders(host)
+            if not orders:
+                await host.call(f"{GUEST}.bring", [], is_over=True)
+                return
+            await host.call(f"{GUEST}.bring", orders)
+
+    async def _hear(self, host: Remote) -> None:
+        """Fetch news.
+
+        consumes      news
+        waits for     the host to have some
+        unblocked by  the host, its end
+        """
+        while True:
+            first, body = host.call_for_two(f"{GUEST}.mail.news")
+            mail: Mail = await host.answer(first)
+            if mail.news:
+                self._deaths = 0
+                await self._queue.report([addressed(each, body) for each in mail.news])
+            if mail.is_last:
+                return
+
+    async def _move_in(self, host: Remote) -> None:
+        """Have a host hold the guest."""
+        raise NotImplementedError
+
+    async def _begun(self, host: Remote) -> None:
+        """It works."""
+
+    async def _orders(self, host: Remote, /) -> Sequence[Brought]:
+        """What the queue has for it; nothing means that all is over."""
+        raise NotImplementedError
+
+    async def _bereave(self, why: str) -> None:
+        """Tell those who dealt with it that it is gone."""
+        raise NotImplementedError
+
+
+class RayPlayer(StandIn):
+    """Stands for somebody who plays."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: GroupQueueManager,
+        engines: Mapping[str, Engine],
+        envs: Mapping[str, EnvKind],
+        settings: EpisodeSettings,
+        *,
+        slots: int,
+        kinds: tuple[str, ...],
+    ) -> None:
+        super().__init__(name, queue)
+        self._engines = [engine for engine in engines.values() if isinstance(engine, RayEngine)]
+        self._envs = envs
+        self._settings = settings
+        self._slots = slots
+        self._kinds = kinds
+        self._is_resampled = False  # and nobody has told the host
+
+    def sample_with(self, sampling: Sampling) -> None:
+        """Episodes that begin from now on are sampled like this."""
+        self._settings = but(self._settings, sampling=sampling)
+        self._is_resampled = True
+
+    async def _move_in(self, host: Remote) -> None:
+        ways = [Way(engine.name, engine.remote, engine.traits) for engine in self._engines]
+        given = (self.name, ways, self._envs, self._settings, self._slots, self._kinds)
+        await host.attach(GUEST, PlayingGuest, _now(), *given)
+        self._is_resampled = False
+        await self._queue.join(self.name, self._slots, self._kinds)
+
+    async def _orders(self, host: Remote) -> Sequence[Brought]:
+        orders = await self._queue.lease(self.name, self._slots)
+        if self._is_resampled:
+            self._is_resampled = False
+            await host.call(f"{GUEST}.sample_with", self._settings.sampling)
+        return orders
+
+    async def _bereave(self, why: str) -> None:
+        await self._queue.leave(self.name, why)
+        for engine in self._engines:
+            await engine.forget(self.name)
+
+
+class RayScorer(StandIn):
+    """Stands for somebody who scores."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        queue: GroupQueueManager,
+        make: Callable[[], AnyReward],
+        limits: RewardLimits,
+        *,
+        closes: bool,
+    ) -> None:
+        super().__init__(name, queue)
+        self.kind = kind
+        self._make = make
+        self._limits = limits
+        self._closes = closes
+
+    async def _move_in(self, host: Remote) -> None:
+        await host.attach(GUEST, ScoringGuest, _now(), self.name, self.kind, self._make, self._limits, self._closes)
+
+    async def _begun(self, host: Remote) -> None:
+        await self._queue.open_tray(self.kind, in_groups=await host.call(f"{GUEST}.in_groups"))
+
+    async def _orders(self, _: Remote) -> Sequence[Brought]:
+        return await self._queue.fetch_unscored(self.kind)
+
+    async def _bereave(self, why: str) -> None:
+        await self._queue.close_tray(self.kind, why)
+
+
+class Elsewhere:
+    """They live in hosts, spread over the cluster."""
+
+    player = RayPlayer
+    scorer = RayScorer
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,90 @@
+"""Which devices the roles of a file have, and which files are refused for it."""
+
+from pathlib import Path
+
+import pytest
+
+from windrow.errors import ConfigError
+from windrow.pipelines.config import Agentic, Validation, read
+
+INFER, TRAIN = "roles.actor_infer.device_mapping", "roles.actor_train.device_mapping"
+
+
+def a_file(tmp_path: Path, *overrides: str) -> Agentic:
+    path = tmp_path / "file.yaml"
+    path.write_text("pipeline: agentic\n", encoding="utf-8")
+    file = read(path, [*overrides]).value
+    assert isinstance(file, Agentic)
+    return file
+
+
+def test_nothing_said_is_generation_on_all_devices_and_training_apart(tmp_path: Path):
+    layout = a_file(tmp_path, "devices=3").layout
+    assert (layout.infer, layout.train, layout.shared, layout.kind) == ((0, 1, 2), (), (), "disjoint")
+
+
+@pytest.mark.parametrize(
+    ("infer", "train", "kind", "shared"),
+    [
+        ("0-3", "0-3", "colocated", (0, 1, 2, 3)),
+        ("[2, 3]", "list(range(0, 2))", "disjoint", ()),
+        ("[0, 1, 2, 3]", "'1'", "overlapping", (1,)),
+        ("null", "0-1", "overlapping", (0, 1)),
+    ],
+)
+def test_two_mappings_make_a_layout(infer: str, train: str, kind: str, shared: tuple[int, ...], tmp_path: Path):
+    layout = a_file(tmp_path, "devices=4", f"{INFER}={infer}", f"{TRAIN}={train}").layout
+    assert (layout.kind, layout.shared) == (kind, shared)
+
+
+def test_training_on_all_devices_of_generation_works_with_a_bound_too(tmp_path: Path):
+    assert a_file(tmp_path, f"{TRAIN}=[0]", "rollout.staleness=1").layout.kind == "colocated"
+
+
+def test_a_file_that_leaves_it_to_a_plan_is_read_and_has_no_layout_yet(tmp_path: Path):
+    file = a_file(tmp_path, "devices=2", f"{TRAIN}=auto")
+    assert file.roles.is_open
+    with pytest.raises(ConfigError, match=r"actor_train\.device_mapping is auto, which a plan decides"):
+        _ = file.layout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ([f"{TRAIN}=[2]"], "actor_train.device_mapping: devices 2 do not exist; there are devices 0 to 1"),
+        ([f"{INFER}=0-4", f"{TRAIN}=auto"], "devices 2-4 do not exist"),
+        ([f"{INFER}=0,0"], "roles.actor_infer.device_mapping names device 0 twice"),
+        ([f"{INFER}=__import__('os')"], "read, not evaluated"),
+        (["devices=3", "roles.actor_infer.devices_per_worker=2"], "3 devices cannot be shared out by devices_per_w"),
+        (["roles.actor_train.devices_per_worker=2", f"{TRAIN}=[0]"], "map 2 or 4 devices"),
+        (["devices=4", "roles.actor_infer.devices_per_worker=2", f"{TRAIN}=[1]"], "takes devices 1 of the engine on"),
+        ([f"{TRAIN}=0-1", "train.processes=1"], "set train.processes to 2, or to 0"),
+        (["roles.critic.device_mapping=[0]"], "roles.critic has a device_mapping, but there is none without"),
+        (["roles.reference.device_mapping=[0]"], "roles.reference has a device_mapping"),
+        (["roles.reward.device_mapping=[0]"], "no reward of this file needs a device"),
+        (
+            [f"{TRAIN}=[0]", "roles.critic.device_mapping=[1]", "train.estimator.kind=gae"],
+            "it works in the processes that train the actor",
+        ),
+        (
+            [f"{TRAIN}=auto", "roles.critic.device_mapping=[1]", "train.estimator.kind=gae"],
+            "it works in the processes that train the actor",
+        ),
+        (["validate.how=aside", "validate.engines=2"], "sets 2 of 2 engines aside, so that none is left"),
+        (["validate.how=aside", f"{TRAIN}=[0]"], "sets 1 of 2 engines aside and training borrows 1"),
+        ([f"{TRAIN}=4"], "must be"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_read(overrides: list[str], says: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=says):
+        a_file(tmp_path, "devices=2", *overrides)
+
+
+def test_a_critic_may_be_named_where_the_actor_is_trained(tmp_path: Path):
+    file = a_file(tmp_path, f"{TRAIN}=[0]", "roles.critic.device_mapping='0'", "train.estimator.kind=gae")
+    assert file.layout.train == (0,)
+
+
+def test_a_file_in_python_is_checked_as_well():
+    with pytest.raises(ConfigError, match="16 of 1 engines"):
+        Agentic(validate=Validation(how="aside", engines=16))
