@@ -282,6 +282,7 @@ def test_a_wrong_file_is_refused_in_one_line(text: str, message: str):
 
 OVERRIDES = [
     ("train.stalenes=1", "command line: unknown setting train.stalenes; did you mean train.staleness?"),
+    ("trian.tail=1", "command line: unknown setting trian; did you mean train?"),
     ("staleness=1", "command line: unknown setting staleness; did you mean train.staleness?"),
     ("slots", "command line: 'slots' sets nothing; write slots=VALUE"),
     ("=3", "command line: '=3' names no setting; write section.key=VALUE"),

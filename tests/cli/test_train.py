@@ -46,6 +46,23 @@ def test_a_run_gives_what_scripts_rely_on(windrow: Windrow, folder: Path):
     assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.optimzer.lr=1", "command line: unknown setting train.optimzer; did you mean train.optimizer?"),
+        ("rollout.train_env_manager.env_args.sise=4", "unknown setting frozen_lake.sise; did you mean size?"),
+        ("warm_start.env_args.sise=4", "unknown setting frozen_lake.sise; did you mean size?"),
+    ],
+)
+def test_a_misspelt_setting_is_found_before_there_is_a_run_folder(
+    override: str, words: str, windrow: Windrow, folder: Path
+):
+    said = windrow("train", write(folder, small()), override)
+    assert said.code == 2
+    assert words in said.err
+    assert not (folder / "runs").exists()
+
+
 def test_the_first_line_is_said_before_anything_heavy_is_loaded(folder: Path):
     code = (
         "import sys\n"

@@ -127,8 +127,8 @@ def explore(world: Tiny) -> int:
         options = [*possible(moment)]
         waiting = moment.book.waiting
         assert options or not waiting, f"nothing can happen and {waiting} wait: {moment.book.groups}"
-        for cost, event in options:
-            following = thawed(state)
+        for number, (cost, event) in enumerate(options, start=1):
+            following = moment if number == len(options) else thawed(state)
             take(following, cost, event)
             visit(following, seen, queue)
     return len(seen)

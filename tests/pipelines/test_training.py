@@ -12,8 +12,9 @@ from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Saving, Validation
 from windrow.pipelines.evaluation import check_one_version
 from windrow.pipelines.placing import Roles, Workers
-from windrow.pipelines.training import Outcome
+from windrow.pipelines.training import Outcome, Training
 from windrow.protocol import DataProto
+from windrow.rollout.scheduler import RolloutScheduler
 from windrow.store.run import RunFolder
 from windrow.train.config import EstimatorConfig, LossConfig, OptimizerConfig, TrainConfig
 from windrow.types import but
@@ -111,6 +112,34 @@ def test_a_validation_aside_is_of_one_version_while_training_goes_on(tmp_path: P
 
 def on_devices(infer: str, train: str) -> Roles:
     return Roles(actor_infer=Workers(device_mapping=infer), actor_train=Workers(device_mapping=train))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_nothing_is_resumed_for_a_validation_aside_that_has_ended(
+    ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    resumed: list[str] = []
+    resume = RolloutScheduler.resume
+
+    async def noted(self: RolloutScheduler) -> None:
+        resumed.append("resumed")
+        await resume(self)
+
+    async def body(run: Training) -> None:
+        async with run:
+            await run.validate(1)
+            [aside] = [task for task in asyncio.all_tasks() if task.get_name() == "validation"]
+            if ended:
+                await aside
+            monkeypatch.setattr(RolloutScheduler, "resume", noted)
+            await run.suspend()
+            await run.validate(2)
+            assert aside.done()
+
+    how = Validation(tasks=4, every=1, at_once=4, how="aside", greedy=False)
+    with RunFolder.create(tmp_path, "small", "pipeline: agentic\n") as folder:
+        asyncio.run(body(Training(small(devices=2, warm_start=None, validate=how), folder, Notes())))
+    assert resumed == ([] if ended else ["resumed"])
 
 
 def test_devices_that_training_shares_are_lent_to_it(tmp_path: Path):

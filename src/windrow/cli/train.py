@@ -46,11 +46,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.config is None:
         raise ConfigError("command line: CONFIG is missing; windrow examples lists some")
     from windrow.pipelines.config import read
+    from windrow.pipelines.warm_start import check_environments
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder
 
     loaded = read(args.config, args.overrides)
     file = loaded.value
+    check_environments(file)  # before there is a folder
     keep = Keep(last=file.save.keep)
     with RunFolder.create(file.runs, file.name, _as_yaml(file), loaded.origins, keep=keep) as folder:
         return _train(file, folder, None, out)
@@ -58,12 +60,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _resume(args: argparse.Namespace, out: Output) -> int:
     from windrow.pipelines.config import read
+    from windrow.pipelines.warm_start import check_environments
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder, find_run
 
     given = [args.config, *args.overrides] if args.config else args.overrides
     path = find_run(args.resume)
     file = read(RunFolder.read(path).config_file, given).value
+    check_environments(file)  # before anything of it is taken back
     with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
         checkpoint = folder.checkpoints.latest()
         if folder.result is not None and checkpoint is not None and checkpoint.step >= _steps(file):

@@ -9,8 +9,8 @@ Promises
 - Never two turns at once on one device. `check` looks for that in the log of all turns, which the arbiter does not
   decide by.
 - First come, first served: whoever came later waits behind everybody who wants one of the same devices, and nobody
-  holds a part of what they asked for. So nobody starves, and turns cannot wait for each other in a circle; who asks for
-  a second turn inside of one is refused.
+  holds a part of what they asked for. So nobody starves, and turns cannot wait for each other in a circle; who asks
+  for a second turn inside of one is refused.
 - A wait ends by its deadline, with who holds what and who is before.
 
 What it does not do: it moves nothing. What a role has to put away before its turn ends is its own business. It lives in

@@ -3,8 +3,8 @@
 Promises
 - `result` and `await` give the same, as often as one likes; giving up waiting does not end the call.
 - They end soon after one worker has failed, with what it raised and a note of who raised it. The first to speak is
-  often a victim of another, so the others have `NEWS_S` to say what they know; the loss of a worker comes before all
-  else.
+  often a victim of another, so the others have `NEWS_S` to say what they know; the loss of a worker comes before
+  all else.
 - Past the deadline they end with a TimeoutError that names the workers, the method and the seconds.
 
 What it does not do: workers that have not failed go on with what they are at.

@@ -59,10 +59,15 @@ class Source:
         return place in self._overrides
 
     def error(self, place: Place, message: str) -> ConfigError:
-        """The error that begins with where the place was written, else what is around or in it."""
-        around = (self._origins.get(place[:length]) for length in range(len(place), 0, -1))
+        """The error that begins with where the place was written, else what is in it, else what is around it.
+
+        A section that only the command line names was written nowhere itself; what is in it was.
+        """
         inside = (origin for below, origin in self._origins.items() if place and below[: len(place)] == place)
-        where = next(filter(None, around), None) or next(inside, self.name)
+        around = (
+            self._origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in self._origins
+        )
+        where = self.origin(place) or next(inside, None) or next(around, self.name)
         return ConfigError(f"{where}: {message}")
 
     def override(self, text: str) -> None:

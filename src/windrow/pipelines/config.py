@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from windrow.cluster.mapping import Layout
+from windrow.cluster.ray.session import RayConfig
 from windrow.config import Loaded, load, top_value
 from windrow.core.settings import Count, Natural, Share
 from windrow.engines.torch.settings import TorchSettings
@@ -75,6 +76,10 @@ class Common(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=Tr
     model: Annotated[ModelConfig, Meta(description="what is trained")] = ModelConfig()
     engine: Annotated[TorchSettings, Meta(description="how the embedded engines work")] = TorchSettings()
     devices: Annotated[Count, Meta(description="logical devices; one engine on each")] = 1
+    runtime: Annotated[
+        Literal["local", "ray"], Meta(description="local: everything in this process; ray: in hosts of a Ray cluster")
+    ] = "local"
+    ray: Annotated[RayConfig, Meta(description="which Ray cluster")] = RayConfig()
     validate: Annotated[Validation, Meta(description="on held-out tasks")] = Validation()
     save: Annotated[Saving, Meta(description="checkpoints and samples")] = Saving()
     trackers: Annotated[list[TrackerConfig], Meta(description="services that are told the metrics")] = []

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
+from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
+from windrow.engines.torch.settings import TorchSettings
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.sharing import InferCluster
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 AnyFile = Agentic | Rlvr | Cloning
 
+Weights: TypeAlias = "Mapping[str, Tensor] | Shipment"
+
+LOOK_S = 30.0
+"""How long engines may take to say how busy they were."""
+
 
 class Playing:
     """Those who play: engines, and the schedulers of training and validation on them."""
@@ -30,6 +37,9 @@ class Playing:
 
     def busy_seconds(self) -> float:
         """How long the engines have computed, all together."""
+        if self._cluster.runtime == "ray":
+            hosts = self._cluster.hosts.values()
+            return sum(float(host.look("worker.counters", within_s=LOOK_S).busy_s) for host in hosts)
         engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
         return sum(engine.counters().busy_s for engine in engines)
 
@@ -37,20 +47,48 @@ class Playing:
         """End them; a second time does nothing."""
         await self.held_out.shutdown()
         await self.rollouts.shutdown()
+        self._cluster.shutdown()
 
 
-def playing(file: AnyFile, model: "PreTrainedModel", codec: ChatCodec, version: int) -> Playing:
+class EngineMaker:
+    """Makes engines with the weights of a model, here or in a host."""
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        weights: "Mapping[str, Tensor] | Shipment",
+        settings: TorchSettings,
+        version: int,
+    ) -> None:
+        from windrow.train.networks import bare
+
+        base = bare(model)
+        self._kind = type(base)
+        self._config = base.config
+        self._weights = weights
+        self._settings = settings
+        self._version = version
+
+    def __call__(self, name: str, devices: tuple[int, ...], config: EngineConfig) -> Engine:
+        from windrow.engines.torch import TorchEngine
+
+        made = self._kind(self._config)
+        made.load_state_dict(fetched(self._weights) if isinstance(self._weights, Shipment) else self._weights)
+        codec = config.codec
+        assert isinstance(codec, ChatCodec)
+        return TorchEngine(name, made, codec, self._settings, devices=devices, version=self._version)
+
+
+def playing(
+    file: AnyFile, model: "PreTrainedModel", codec: ChatCodec, version: int, devices: ResourceManager
+) -> Playing:
     """Engines with the weights of a model, and who plays with them."""
-    from windrow.engines.torch import TorchEngine
     from windrow.train.weights import engine_weights
 
     weights = engine_weights(model)
-
-    def make(name: str, devices: tuple[int, ...], _: EngineConfig) -> Engine:
-        return TorchEngine(name, plain(model, weights), codec, file.engine, devices=devices, version=version)
-
+    given = ship(version, weights) if devices.runtime == "ray" else weights
     config = file.collecting
-    devices = ResourceManager(file.devices)
+    make = EngineMaker(model, given, file.engine, version)
     cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
     rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
     held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from windrow.pipelines.config import Cloning
 from windrow.pipelines.evaluation import evaluate
+from windrow.pipelines.grounds import open_ground
 from windrow.pipelines.learning import MODEL, warm_up
 from windrow.pipelines.playing import Playing, playing, save_model, success_at
 from windrow.pipelines.training import Outcome
@@ -27,7 +28,7 @@ async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher) -> Ou
     from windrow.train.weights import engine_weights
 
     lesson, steps = file.demonstrations, file.demonstrations.supervised.steps
-    with ThreadPoolExecutor(1, thread_name_prefix="windrow-train") as thread:
+    with ThreadPoolExecutor(1, thread_name_prefix="windrow-train") as thread, open_ground(file) as ground:
 
         async def off_loop(work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 -- handed over as they are
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
@@ -36,9 +37,9 @@ async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher) -> Ou
         tokenizer = await make_tokenizer(file.model, file.collecting.train_env_manager.by_tag(), lesson)
         codec = ChatCodec(tokenizer)
         model = await off_loop(load_model, file.model, file.seed, len(tokenizer))
-        before, _ = await _looked_at(playing(file, model, codec, 0), 0, file, watcher)
+        before, _ = await _looked_at(playing(file, model, codec, 0, ground.devices), 0, file, watcher)
         metrics = await warm_up(file, Policy(model), codec, lesson, watcher, off_loop, lambda _: None)
-        after, ledger = await _looked_at(playing(file, model, codec, 1), steps, file, watcher)
+        after, ledger = await _looked_at(playing(file, model, codec, 1, ground.devices), steps, file, watcher)
         run.metrics.append(steps, metrics)
         parts = {MODEL: lambda path: save_model(path, model, engine_weights(model), tokenizer)}
         await off_loop(lambda: run.checkpoints.save(steps, parts, score=after.success))

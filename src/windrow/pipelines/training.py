@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
 from windrow.pipelines.evaluation import evaluate
+from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import Learning, learning
 from windrow.pipelines.playing import Playing, playing, success_at
 from windrow.pipelines.problems import Problems
@@ -65,6 +66,7 @@ class Training:
         self._watcher = watcher
         self._checkpoint = checkpoint
         self._first = 0 if checkpoint is None else checkpoint.step
+        self._ground: Ground
         self._learning: Learning
         self._players: Playing | None = None  # from the moment on at which they are there
         self._trackers: Trackers
@@ -86,10 +88,12 @@ class Training:
     # life
 
     async def __aenter__(self) -> Self:
+        self._ground = open_ground(self.file)
         try:
             await self._get_ready()
         except BaseException:
             self._thread.shutdown(wait=True)
+            self._ground.close()
             raise
         return self
 
@@ -98,9 +102,8 @@ class Training:
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
         self._learning = await learning(file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on)
         made = self._learning
-        self._players = playing(
-            file, made.model, made.codec, version=0
-        )  # a run that goes on gives them its weights first
+        # a run that goes on gives them its weights first
+        self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
         self._playing.rollouts.listeners += [self._problems.train_on, self._record]
         self._playing.held_out.listeners.append(self._problems.validate_on)
         if self._checkpoint is not None:
@@ -119,6 +122,7 @@ class Training:
             await self._playing.close()
             self._learning.close()
             self._thread.shutdown(wait=True)
+            self._ground.close()
             self._trackers.close()
 
     # the verbs
@@ -273,7 +277,8 @@ class Training:
         """Wait for a validation that goes on aside; nothing is suspended meanwhile, or nobody would play it."""
         if self._validating is not None:
             self._doing = "validating"
-            await self._playing.rollouts.resume()
+            if not self._validating.done():
+                await self._playing.rollouts.resume()
             await self._validating
             self._validating = None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.errors import ConfigError
-from windrow.pipelines.config import WarmStart
+from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
 from windrow.rollout.demonstrations import Manner, demonstrate, texts_of
 from windrow.rollout.env_config import EnvConfig
 from windrow.sources.recordings import Recording
@@ -18,8 +18,20 @@ if TYPE_CHECKING:
 
     from windrow.train.config import ModelConfig
 
+AnyFile = Agentic | Rlvr | Cloning
+
 Report = Callable[[int, int, str], None]
 """Told how far it is: done, in all, a note."""
+
+
+def check_environments(file: AnyFile) -> None:
+    """Refuse what environments cannot be made with: those of training, validation and demonstrations."""
+    config = file.collecting
+    training = config.train_env_manager.by_tag()
+    lesson = file.demonstrations if isinstance(file, Cloning) else file.warm_start
+    shown = {} if lesson is None else _easier(training, lesson)
+    for env in (*training.values(), *config.val_env_manager.by_tag().values(), *shown.values()):
+        env.factory()
 
 
 async def make_tokenizer(

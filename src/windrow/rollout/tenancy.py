@@ -237,8 +237,9 @@ class Tenancy:
 
     async def survey(self) -> RolloutStatus:
         """The same, with a look at everybody who is elsewhere."""
-        for one in self._everybody():
-            await one.look()
+        async with asyncio.TaskGroup() as group:
+            for one in self._everybody():
+                group.create_task(one.look(), name=f"look at {one.name}")
         return self.status()
 
     def ledger(self) -> dict[Mode, Ledger]:

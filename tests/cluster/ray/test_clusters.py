@@ -103,7 +103,7 @@ class Keeper:
 def test_a_copy_elsewhere_has_the_same_workers_and_the_same_office(ray_quad: Quad):
     ray_quad.tenants["here"] = object()
     office = ray_quad.office
-    office.put_in("keeper", Keeper, ray_quad, within_s=PATIENCE_S)
+    office.put("keeper", Keeper, ray_quad).answer(PATIENCE_S)
     assert office.ask("keeper.pids").answer(PATIENCE_S) == ray_quad.pid()
     assert office.ask("keeper.office_pid").answer(PATIENCE_S) == office.look("keeper.pid", within_s=PATIENCE_S)
     assert office.ask("keeper.tenants").answer(PATIENCE_S) == []

@@ -185,9 +185,13 @@ async def alone(work: Coroutine[Any, Any, str]) -> str:
     """What the work gives; no task may outlive it, and nothing may be complained about."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(str(what)))
-    result = await work
-    await asyncio.sleep(0)
-    gc.collect()
+    gc.freeze()  # what was there before, torch for one, need not be looked through again and again
+    try:
+        result = await work
+        await asyncio.sleep(0)
+        gc.collect()
+    finally:
+        gc.unfreeze()
     assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
     assert complaints == []
     return result

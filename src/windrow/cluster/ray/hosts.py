@@ -100,26 +100,19 @@ class Remote:
 
     async def attach(self, thing: str, make: Callable[..., object], *arguments: object) -> None:
         """Have it hold something; the second time does nothing."""
-        await self.answer(self.handle.attach.remote(thing, make, *arguments))
-
-    def put_in(self, thing: str, make: Callable[..., object], *arguments: object, within_s: float) -> None:
-        """The same for whoever cannot await."""
-        try:
-            ray.get(self.handle.attach.remote(thing, make, *arguments), timeout=within_s)
-        except RayError as error:
-            raise self.meant(error) from error
+        await self.answered(self.handle.attach.remote(thing, make, *arguments))
 
     async def attach_beside(self, thing: str, other: str, make: Callable[..., object], *arguments: object) -> None:
         """Have it hold something that is made of another thing there; the second time does nothing."""
-        await self.answer(self.handle.attach_beside.remote(thing, other, make, *arguments))
+        await self.answered(self.handle.attach_beside.remote(thing, other, make, *arguments))
 
     async def call(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Call something there, on its event loop."""
-        return await self.answer(self.handle.call.remote(path, arguments, options))
+        return await self.answered(self.handle.call.remote(path, arguments, options))
 
     async def control(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, not behind other calls."""
-        return await self.answer(self.handle.control.remote(path, arguments, options))
+        return await self.answered(self.handle.control.remote(path, arguments, options))
 
     def call_for_two(self, path: str, *arguments: object) -> tuple[Any, Any]:
         """References to both parts of what a call will return: the second one need not be fetched to have the first."""
@@ -137,8 +130,8 @@ class Remote:
         """Have its thread do something; returns at once."""
         return Asked(self, self.handle.work.remote(path, arguments, options))
 
-    def hand(self, thing: str, make: Callable[..., object], *arguments: object) -> "Asked":
-        """Have it hold something; returns at once."""
+    def put(self, thing: str, make: Callable[..., object], *arguments: object) -> "Asked":
+        """`attach` for whoever cannot await; returns at once."""
         return Asked(self, self.handle.attach.remote(thing, make, *arguments))
 
     def dispatch(self, path: str, given: Any, *, wanted: bool) -> "Asked":  # noqa: ANN401 -- `Given`, or a reference to it
@@ -149,14 +142,14 @@ class Remote:
         """End its process at once."""
         ray.kill(self.handle)
 
-    async def answer(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
-        """What a call of its actor comes to."""
+    async def answered(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
+        """What a reference of Ray stands for."""
         try:
             return await ref
         except RayError as error:
             raise self.meant(error) from error
 
-    def meant(self, error: RayError) -> Exception:
+    def meant(self, error: RayError) -> BaseException:
         """What an error of Ray means to us."""
         if isinstance(error, RayTaskError):
             return error.cause if isinstance(error.cause, Exception) else error
@@ -203,7 +196,7 @@ class Asked:
         return meant
 
     def __await__(self) -> Any:  # noqa: ANN401 -- as above
-        return self._remote.answer(self.ref).__await__()
+        return self._remote.answered(self.ref).__await__()
 
 
 def start(name: str, **options: object) -> Remote:

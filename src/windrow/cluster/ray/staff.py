@@ -105,8 +105,7 @@ class RayStaff(Generic[W]):
     def _have_made(self, started: Mapping[str, Remote], within_s: float) -> None:
         try:
             futures = {
-                seat.name: started[seat.name].hand(THING, make_worker, self._make, seat).future()
-                for seat in self._seats
+                seat.name: started[seat.name].put(THING, make_worker, self._make, seat).future() for seat in self._seats
             }
         except TypeError as error:  # what Ray raises when it cannot pickle something
             raise ConfigError(f"cluster {self._cluster} cannot send what makes its workers: {error}") from error

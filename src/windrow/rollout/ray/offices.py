@@ -91,7 +91,8 @@ class RemoteTenancy:
         self._office = office
         self._mode: Mode = mode
         self._has_left = False
-        office.put_in(OFFICE, Office, engines, within_s=LOOK_S)
+        self._last_ledger: dict[Mode, Ledger] = {}  # what it was when we left
+        office.put(OFFICE, Office, engines).answer(within_s=LOOK_S)
         office.look(f"{OFFICE}.move_in", mode, config, env, within_s=LOOK_S)
 
     async def ready(self) -> None:
@@ -138,6 +139,7 @@ class RemoteTenancy:
         if not self._has_left:
             with suppress(HostLost):  # what is gone has left
                 await self._order("leave")
+                self._last_ledger = await self._order("ledger")
             self._has_left = True
 
     def snapshot(self) -> bytes:
@@ -160,6 +162,8 @@ class RemoteTenancy:
         return said
 
     def ledger(self) -> dict[Mode, Ledger]:
+        if self._has_left:
+            return self._last_ledger
         said: dict[Mode, Ledger] = self._look("ledger")
         return said
 

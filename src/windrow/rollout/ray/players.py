@@ -34,8 +34,8 @@ PAUSE_S = 0.5
 DEATHS = 5
 """In a row, without any news between them, after which a host is not started again."""
 SPREAD = {"scheduling_strategy": "SPREAD"}
-END_S = 20.0
-"""How long a host may take to end what it plays."""
+LOOK_S = 0.02
+"""How long a look at a host may take; whoever looks wants to know soon rather than exactly."""
 
 
 class Way(Value, frozen=True, gc=True):
@@ -141,10 +141,11 @@ class StandIn:
         return self._seen
 
     async def look(self) -> None:
-        """Ask the host, unless it is gone."""
+        """Ask the host; one that is gone or busy is seen as it was at the last look."""
         if self._host is not None:
-            with suppress(HostLost):
-                self._seen = await self._host.control(f"{GUEST}.sightings")
+            with suppress(HostLost, TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    self._seen = await self._host.control(f"{GUEST}.sightings")
 
     async def run(self) -> None:
         """Have a host work until the queue is over.
@@ -213,7 +214,7 @@ class StandIn:
         """
         while True:
             first, body = host.call_for_two(f"{GUEST}.mail.news")
-            mail: Mail = await host.answer(first)
+            mail: Mail = await host.answered(first)
             if mail.news:
                 self._deaths = 0
                 await self._queue.report([addressed(each, body) for each in mail.news])
