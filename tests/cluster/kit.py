@@ -30,6 +30,7 @@ class Calculator(Worker[WorkerConfig]):
     def __init__(self, seat: Seat[WorkerConfig]) -> None:
         super().__init__(seat)
         self.heard: list[Any] = []
+        self.hangs = threading.Event()
         self.is_free = threading.Event()
         self.rung: asyncio.Event | None = None
 
@@ -105,6 +106,7 @@ class Calculator(Worker[WorkerConfig]):
     def hang(self, ranks: list[int]) -> None:
         """Block until somebody calls `free`."""
         if self.rank in ranks:
+            self.hangs.set()
             self.is_free.wait()
             self.is_free.clear()
 
