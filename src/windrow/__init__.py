@@ -7,7 +7,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from windrow.cluster.dispatch import Dispatch, register
     from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
+    from windrow.cluster.worker import Worker
     from windrow.envs.agents import agent
     from windrow.envs.plain import plain
     from windrow.envs.protocol import Briefing, Env, Rewritten, Step
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Briefing", "ChatCodec", "Cluster", "DataProto", "EngineConfig", "Env", "EnvManagerConfig", "GroupQueueManager",
-    "Message", "ResourceManager", "Rewritten", "RolloutConfig", "RolloutScheduler", "Sampling", "Score", "Step",
-    "TagConfig", "Task", "Trajectory", "__version__", "agent", "plain", "with_tools",
+    "Briefing", "ChatCodec", "Cluster", "DataProto", "Dispatch", "EngineConfig", "Env", "EnvManagerConfig",
+    "GroupQueueManager", "Message", "ResourceManager", "Rewritten", "RolloutConfig", "RolloutScheduler", "Sampling",
+    "Score", "Step", "TagConfig", "Task", "Trajectory", "Worker", "__version__", "agent", "plain", "register",
+    "with_tools",
 ]  # fmt: skip
 
 _HOMES = {
@@ -35,6 +38,7 @@ _HOMES = {
     "ChatCodec": "windrow.text",
     "Cluster": "windrow.cluster.local",
     "DataProto": "windrow.protocol",
+    "Dispatch": "windrow.cluster.dispatch",
     "EngineConfig": "windrow.cluster.local",
     "Env": "windrow.envs.protocol",
     "EnvManagerConfig": "windrow.rollout.config",
@@ -50,8 +54,10 @@ _HOMES = {
     "TagConfig": "windrow.rollout.env_config",
     "Task": "windrow.trajectory",
     "Trajectory": "windrow.trajectory",
+    "Worker": "windrow.cluster.worker",
     "agent": "windrow.envs.agents",
     "plain": "windrow.envs.plain",
+    "register": "windrow.cluster.dispatch",
     "with_tools": "windrow.envs.tools",
 }
 """Where each public name is loaded from when it is first used."""

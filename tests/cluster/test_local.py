@@ -47,6 +47,12 @@ def test_there_is_at_least_one_device():
         ResourceManager(0)
 
 
+def test_an_attribute_that_a_worker_lacks_when_it_is_made_is_told_as_it_is():
+    made = Cluster("infer", lambda name, *_: name.sise, ResourceManager(1), WorkerConfig())
+    with pytest.raises(AttributeError, match="'str' object has no attribute 'sise'"):
+        _ = made.workers
+
+
 def test_tenants_belong_to_one_cluster():
     one, other = cluster(1), cluster(1)
     one.tenants["queue"] = object()

@@ -150,7 +150,7 @@ def test_the_error_in_the_readme_is_what_the_command_says(folder: Path, capsys: 
 
 
 PYTHON = [
-    pytest.param(code, id=f"{page.name}, block {number}")
+    pytest.param(code, id=f"{page.name}, block {number}", marks=[pytest.mark.ray] if "cluster.ray" in code else [])
     for page in PAGES
     for number, (language, code) in enumerate(FENCE.findall(page.read_text(encoding="utf-8")), start=1)
     if language == "python"

@@ -129,6 +129,8 @@ class Cluster(Generic[W, C]):
     def __getattr__(self, name: str) -> "Method":
         if name.startswith("_"):  # also while it is being unpickled, when it has nothing yet
             raise AttributeError(name)
+        if name in vars(Cluster):  # a property of ours raised an AttributeError, which is not ours
+            return object.__getattribute__(self, name)  # type: ignore[no-any-return]  # it raises again
         if name not in self._methods:
             raise AttributeError(
                 f"cluster {self.name} has no {name}; methods of its workers need @register"

@@ -18,6 +18,7 @@ What it does not do: splitting and collecting is in `splitting`.
 import inspect
 from collections.abc import Callable, Sequence
 from enum import Enum
+from inspect import Parameter
 from types import MethodType
 from typing import Any, TypeVar, cast
 
@@ -83,7 +84,8 @@ class Registered:
             self.signature.bind(None, *arguments, **options)
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from error
-        plain = [p.name for p in [*self.signature.parameters.values()][1:] if p.kind is not p.VAR_POSITIONAL]
+        named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        plain = [each.name for each in [*self.signature.parameters.values()][1:] if each.kind in named]
         known = min(len(arguments), len(plain))
         return [*plain[:known], *(f"argument {place}" for place in range(known, len(arguments)))]
 

@@ -84,6 +84,10 @@ class Host:
         answer = await do(path, *given)
         return answer if wanted else None
 
+    async def stay(self) -> None:
+        """Never answers: whoever waits for it waits for the end of this host."""
+        await asyncio.get_running_loop().create_future()
+
     def _found(self, path: str) -> Any:  # noqa: ANN401 -- as above
         name, _, rest = path.partition(".")
         if name not in self._things:
@@ -141,6 +145,10 @@ class Remote:
     def kill(self) -> None:
         """End its process at once."""
         ray.kill(self.handle)
+
+    def staying(self) -> "Asked":
+        """Has no answer but its end: a `HostLost`."""
+        return Asked(self, self.handle.stay.remote())
 
     async def answered(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
         """What a reference of Ray stands for."""

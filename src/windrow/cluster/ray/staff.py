@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windrow.cluster.cluster import START_S, make_worker
@@ -151,11 +150,14 @@ def _sent(parts: "Sequence[Part] | Any") -> dict[int, Any]:  # noqa: ANN401 -- R
 
 def _end(hosts: Sequence[Remote]) -> None:
     """Kill hosts, and wait for Ray to say that they are gone."""
+    if not ray.is_initialized():
+        return  # they ended with the connection
+    ends = [host.staying() for host in hosts]
     for host in hosts:
         host.kill()
-    for host in hosts:
-        with suppress(GetTimeoutError, RayError):  # it is gone, or we have waited long enough
-            ray.get(host.handle.attach.remote("nothing", dict), timeout=GONE_S)
+    for end in ends:
+        with suppress(HostLost, TimeoutError):  # it is gone, or we have waited long enough
+            end.answer(GONE_S)
 
 
 def _free() -> str:
