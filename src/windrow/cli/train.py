@@ -194,6 +194,7 @@ def _point(evaluation: "Evaluation") -> dict[str, object]:
 def _tell(outcome: "Outcome", folder: "RunFolder", out: Output) -> None:
     """The summary, and a picture of it."""
     from windrow.cli.curve import draw_curve
+    from windrow.cli.timeline import draw_timeline
 
     before, after = outcome.before, outcome.after
     rows = [
@@ -213,6 +214,9 @@ def _tell(outcome: "Outcome", folder: "RunFolder", out: Output) -> None:
     ]
     picture = draw_curve(folder.path / "curve.png", outcome.curve, training, folder.about.name)
     out.say(f"learning curve: {picture}" if picture else "no learning curve: pip install 'windrow[plot]' draws one")
+    if any(span.use == "lent" for span in outcome.timeline):
+        drawn = draw_timeline(folder.path / "timeline.png", outcome.timeline, f"{folder.about.name}: the last steps")
+        out.say(f"timeline:       {drawn}" if drawn else "no timeline: pip install 'windrow[plot]' draws one")
     out.say(f"run folder:     {folder.path}")
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from windrow.cluster.mapping import Layout
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
 from windrow.pipelines.evaluation import evaluate
@@ -23,6 +24,7 @@ from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import Learning, learning
 from windrow.pipelines.playing import Playing, playing, success_at
 from windrow.pipelines.problems import Problems
+from windrow.pipelines.timeline import Span, Timeline
 from windrow.pipelines.watching import Evaluation, Glance, StepReport, Watcher
 from windrow.protocol import DataProto
 from windrow.rollout.summary import ledger_json
@@ -51,6 +53,8 @@ class Outcome(Value, frozen=True, kw_only=True, gc=True):
     seconds: float
     """From the beginning of reinforcement learning to its end, evaluations included."""
     ledger: dict[str, object]
+    timeline: tuple[Span, ...] = ()
+    """Who used which device when, in the last steps."""
     overlap: int | None = None
     """Held-out problems that were trained on as well; None if environments do not say what their problems are."""
 
@@ -80,7 +84,8 @@ class Training:
         self._untrained: int | None = None  # the batch that was handed out last, until it counts as trained
         self._noted: dict[str, float] = {}  # numbers that belong to the step that is reported next
         self._asked_for = self._first  # the step of the last batch
-        self._shrunk = False
+        self._shrunk_at: float | None = None  # since when engines have lent their devices
+        self._timeline = Timeline(lent_engines(file.layout))
         self._pace = 0.0  # seconds per step
         self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
@@ -107,7 +112,7 @@ class Training:
         made = self._learning
         # a run that goes on gives them its weights first
         self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
-        self._playing.rollouts.listeners += [self._problems.train_on, self._record]
+        self._playing.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]
         self._playing.held_out.listeners.append(self._problems.validate_on)
         if self._checkpoint is not None:
             self._playing.rollouts.restore(self._checkpoint.path("scheduler").read_bytes())
@@ -148,7 +153,9 @@ class Training:
         packed = self._learning.packed
         if packed is not None:
             assert packed.version == step, "weights are packed after each update"
+            began = _now()
             self._note(await deliver(packed, rollouts.update_weights))
+            self._timeline.note("weights", began, _now())
         if self._untrained is not None:
             await rollouts.mark_trained(self._untrained)
             self._untrained = None
@@ -207,6 +214,7 @@ class Training:
         self._doing = "training"
         metrics = await self._off_loop(self._learning.train, batch)
         self._note({"run/learn_s": time.monotonic() - self._learn_began})
+        self._timeline.note("training", self._learn_began, time.monotonic())
         self._at = step + 1
         self._report(step, batch, metrics)
 
@@ -214,16 +222,17 @@ class Training:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
         layout = self.file.layout
         if layout.kind == "overlapping":
+            self._shrunk_at = _now()
             self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
-            self._shrunk = True
         elif layout.kind == "colocated":
             await self._playing.rollouts.suspend()
 
     async def expand(self) -> None:
         """Generation takes them again; after a pause the next batch wakes it."""
-        if self._shrunk:
+        if self._shrunk_at is not None:
             self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
-            self._shrunk = False
+            self._timeline.note("lent", self._shrunk_at, _now())
+            self._shrunk_at = None
 
     async def outcome(self) -> Outcome:
         """What it came to; whatever was saved last is the whole of it."""
@@ -242,6 +251,7 @@ class Training:
             seconds=seconds,
             ledger=ledger_json(self._playing.rollouts.ledger()),
             overlap=self._overlap(),
+            timeline=tuple(self._timeline.spans()),
         )
 
     def glance(self) -> Glance:
@@ -359,3 +369,14 @@ class Training:
     async def _off_loop(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 -- handed over as they are
         """Something that takes long, on the trainer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+
+def lent_engines(layout: Layout) -> list[str]:
+    """The engines whose devices training shares, by the names that their cluster gives them."""
+    shared = set(layout.shared)
+    return [f"engine-{rank}" for rank, devices in enumerate(layout.engines) if shared & {*devices}]
+
+
+def _now() -> float:
+    """The clock that trajectories tell their times by."""
+    return time.monotonic()
