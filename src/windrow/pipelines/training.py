@@ -25,6 +25,7 @@ from windrow.pipelines.learning import Learning, learning
 from windrow.pipelines.playing import Playing, playing, success_at
 from windrow.pipelines.problems import Problems
 from windrow.pipelines.timeline import Span, Timeline
+from windrow.pipelines.turns import Turns
 from windrow.pipelines.watching import Evaluation, Glance, StepReport, Watcher
 from windrow.protocol import DataProto
 from windrow.rollout.summary import ledger_json
@@ -86,6 +87,7 @@ class Training:
         self._asked_for = self._first  # the step of the last batch
         self._shrunk_at: float | None = None  # since when engines have lent their devices
         self._timeline = Timeline(lent_engines(file.layout))
+        self._turns = Turns(file.layout.shared)
         self._pace = 0.0  # seconds per step
         self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
@@ -117,6 +119,7 @@ class Training:
         if self._checkpoint is not None:
             self._playing.rollouts.restore(self._checkpoint.path("scheduler").read_bytes())
             self._curve = from_plain(self._checkpoint.meta["curve"], list[Evaluation])
+        await self._turns.hand_to("generation")
         await self._playing.rollouts.initialize()
         self._began = time.monotonic() - (self._checkpoint.meta["seconds"] if self._checkpoint is not None else 0.0)
 
@@ -196,6 +199,7 @@ class Training:
     async def get_batch(self, step: int) -> DataProto | None:
         """The next batch; None if no task is left."""
         self._doing = "collecting"
+        self._turns.check("generation")
         self._asked_for = step
         size = self.file.rollout.rollout_batch_size
         batch = await self._playing.rollouts.get_batch(DataProto(meta_info={"global_step": step}), size)
@@ -212,6 +216,7 @@ class Training:
     async def train(self, step: int, batch: DataProto) -> None:
         """New weights."""
         self._doing = "training"
+        self._turns.check("training")
         metrics = await self._off_loop(self._learning.train, batch)
         self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._timeline.note("training", self._learn_began, time.monotonic())
@@ -226,9 +231,11 @@ class Training:
             self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
         elif layout.kind == "colocated":
             await self._playing.rollouts.suspend()
+        await self._turns.hand_to("training")
 
     async def expand(self) -> None:
         """Generation takes them again; after a pause the next batch wakes it."""
+        await self._turns.hand_to("generation")
         if self._shrunk_at is not None:
             self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
             self._timeline.note("lent", self._shrunk_at, _now())
