@@ -64,7 +64,7 @@ check: $(STAMP) ## format, lint, layers, types
 	@echo "all good"
 
 bench: $(STAMP) ## measure each part beside its alternative
-	@for part in core batch router engine sandbox async trl; do $(BIN)/windrow bench $$part || exit 1; done
+	@for part in core batch router engine sandbox async trl ray; do $(BIN)/windrow bench $$part || exit 1; done
 
 examples: $(STAMP) ## run every example at full size
 	@for script in examples/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done

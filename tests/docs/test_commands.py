@@ -98,7 +98,12 @@ def folder(tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-@pytest.mark.parametrize("argv", SHOWN.values(), ids=[*SHOWN])
+def marked(argv: list[str]) -> object:
+    """What needs Ray is run where Ray is."""
+    return pytest.param(argv, marks=pytest.mark.ray if "runtime=ray" in argv else ())
+
+
+@pytest.mark.parametrize("argv", [marked(argv) for argv in SHOWN.values()], ids=[*SHOWN])
 def test_a_command_that_is_shown_works(argv: list[str], folder: Path):
     if argv[0] == "bench" and set(argv) & set(bench.BENCHMARKS):
         assert parsed_bench(argv[1:]) in bench.BENCHMARKS
