@@ -5,6 +5,7 @@ Promises: what is started for a run ends with it, however it ends; a Ray cluster
 
 from collections.abc import Mapping
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from windrow.cluster.local import ResourceManager
@@ -57,12 +58,13 @@ def open_ground(file: Agentic | Rlvr | Cloning) -> Ground:
     """What a file asks for; on Ray that takes some seconds."""
     if file.runtime == "local":
         return Ground(ResourceManager(file.devices))
-    from windrow.cluster.ray.resources import RayResourceManager
+    from windrow.cluster.ray.resources import RayResourceManager, alive_nodes
     from windrow.cluster.ray.session import connect
 
     session = connect(file.ray, file.devices)
     try:
-        return Ground(RayResourceManager(file.devices), session)
+        on_each = ceil(file.devices / len(alive_nodes()))
+        return Ground(RayResourceManager(on_each), session)
     except BaseException:
         session.close()
         raise

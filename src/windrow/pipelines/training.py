@@ -263,7 +263,7 @@ class Training:
 
     def glance(self) -> Glance:
         """What goes on right now."""
-        scheduling = None if self._players is None else self._players.rollouts.status().scheduling
+        scheduling = None if self._players is None else self._players.rollouts.scheduling()
         lane = None if scheduling is None else scheduling.lanes["val" if self._doing == "validating" else "train"]
         return Glance(
             doing=self._doing,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from windrow.cluster.local import ResourceManager
 from windrow.core.ledger import Ledger
+from windrow.core.status import Status
 from windrow.errors import ConfigError, blame
 from windrow.nearest import did_you_mean
 from windrow.observe.metrics import Meter
@@ -163,6 +164,10 @@ class RolloutScheduler:
     def metrics(self) -> dict[str, float]:
         """Everything measured since the last look."""
         return {**self._place.metrics(), **self._meter.look()}
+
+    def scheduling(self) -> Status | None:
+        """What is scheduled, in numbers, for whoever looks often; None before the first call."""
+        return self._place.scheduling()
 
     def status(self) -> RolloutStatus:
         """Who is in flight, on which engine, in which stage, since when, waiting for what."""

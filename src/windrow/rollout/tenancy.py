@@ -73,6 +73,7 @@ class AnyTenancy(Protocol):
     def snapshot(self) -> bytes: ...
     def restore(self, snapshot: bytes) -> None: ...
     def metrics(self) -> dict[str, float]: ...
+    def scheduling(self) -> Status | None: ...
     def status(self) -> RolloutStatus: ...
     async def survey(self) -> RolloutStatus: ...
     def ledger(self) -> dict[Mode, Ledger]: ...
@@ -217,13 +218,17 @@ class Tenancy:
         note_state(self._meter, self.queue.status())
         return {**self.queue.metrics(self.mode), **self._meter.look()}
 
+    def scheduling(self) -> Status | None:
+        """What the machine knows; None before the first call."""
+        return None if self.queue is None else self.queue.status()
+
     def status(self) -> RolloutStatus:
         """Everything at this moment."""
         queue = self.queue
         by_step = queue is None or queue.steps_are_versions
         return RolloutStatus(
             mode=self.mode,
-            scheduling=None if queue is None else queue.status(),
+            scheduling=self.scheduling(),
             episodes=tuple(self._sightings()),
             stalled="" if queue is None else queue.stalled,
             lost_engines={} if queue is None else dict(queue.fleet.lost),

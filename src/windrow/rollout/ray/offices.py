@@ -17,6 +17,7 @@ import ray
 from windrow.cluster.local import EngineConfig
 from windrow.cluster.ray.hosts import Remote
 from windrow.core.ledger import Ledger
+from windrow.core.status import Status
 from windrow.engines.buckets import Shipment, ship
 from windrow.engines.protocol import Engine
 from windrow.errors import HostLost, Refused
@@ -149,6 +150,10 @@ class RemoteTenancy:
 
     def metrics(self) -> dict[str, float]:
         said: dict[str, float] = self._look("metrics")
+        return said
+
+    def scheduling(self) -> Status | None:
+        said: Status | None = self._look("scheduling")
         return said
 
     def status(self) -> RolloutStatus:
