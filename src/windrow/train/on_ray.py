@@ -17,11 +17,10 @@ Where a host is placed is said by the options of Ray that it is given.
 """
 
 import pickle
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -32,6 +31,7 @@ from windrow.isolation.pickles import Unsendable, dump
 from windrow.train.messages import MADE, Raised
 from windrow.train.places import Done, Place
 from windrow.train.processes import NEWS_S, Make
+from windrow.train.together import Together
 from windrow.train.troubles import Trouble, overdue, raised, told
 
 PLACE = "place"
@@ -50,7 +50,7 @@ def anywhere(_: int) -> Mapping[str, object]:
     return {}
 
 
-class TrainerHosts:
+class TrainerHosts(Together):
     """Hosts that do the same thing at the same time, each with its share of it."""
 
     def __init__(
@@ -65,10 +65,10 @@ class TrainerHosts:
         """`make` must be something that can be pickled; it makes the object in every host."""
         if size < 1:
             raise ConfigError(f"train.processes must be 1 or more to have trainer processes, got {size}")
+        super().__init__()
         self.size = size
         self.on_this_machine = False
         self._timeout_s = timeout_s
-        self._calling = threading.Lock()
         self._number = MADE
         self._ended = ""  # why there are no hosts any more
         self._unfinished: list[Any] = []  # what is left of a call that was interrupted
@@ -82,38 +82,6 @@ class TrainerHosts:
         except BaseException:
             self._end("they could not be started")
             raise
-
-    def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it returns
-        """Call a method of the object in every host, or look at an attribute; what the first one got."""
-        return self._ask(method, arguments, options, all_answer=False)[0]
-
-    def call_all(self, method: str, *arguments: object, **options: object) -> list[Any]:
-        """The same; what each got."""
-        return self._ask(method, arguments, options, all_answer=True)
-
-    def run(self, function: Callable[..., object], *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
-        """Call a function in every host, with the object as its first argument; what the first one got."""
-        try:
-            sent = dump(function)
-        except Unsendable as error:
-            raise ConfigError(f"trainer processes cannot be sent {function!r}: {error}") from error
-        return self._ask("", (sent, *arguments), options, all_answer=False)[0]
-
-    def close(self) -> None:
-        """End all hosts; a second call does nothing. A call that is under way in another thread fails."""
-        if not self._calling.acquire(blocking=False):
-            self._kill()
-            self._calling.acquire()
-        try:
-            self._end("they were closed")
-        finally:
-            self._calling.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _begin(self, make: bytes, device: Literal["cpu", "cuda"]) -> None:
         patience_s = 2 * self._timeout_s  # whoever is late is found by us, who can say more about it

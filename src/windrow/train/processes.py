@@ -31,7 +31,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 from windrow.errors import ConfigError, TrainError
 from windrow.isolation.pickles import Unsendable, dump
@@ -39,6 +39,7 @@ from windrow.train.messages import MADE, Answer, Ask, Plan, Raised, hear, read, 
 from windrow.train.ranks import MAKE
 from windrow.train.rooms import Room
 from windrow.train.sharding import Shards
+from windrow.train.together import Together
 from windrow.train.troubles import Trouble, overdue, raised, told
 from windrow.types import to_json
 
@@ -62,18 +63,18 @@ Make = Callable[[Shards], object]
 """Makes the object of a process, given its place among the others."""
 
 
-class TrainerProcesses:
+class TrainerProcesses(Together):
     """Processes that do the same thing at the same time, each with its share of it."""
 
     def __init__(self, size: int, make: Make, timeout_s: float, device: Literal["cpu", "cuda"] = "cpu") -> None:
         """`make` must be something that can be pickled; it makes the object in every process."""
         if size < 1:
             raise ConfigError(f"train.processes must be 1 or more to have trainer processes, got {size}")
+        super().__init__()
         self.size = size
         self.on_this_machine = True
         self._timeout_s = timeout_s
         self._device: Literal["cpu", "cuda"] = device
-        self._calling = threading.Lock()
         self._number = MADE
         self._ended = ""  # why there are no processes any more
         self._over = threading.Event()
@@ -96,41 +97,6 @@ class TrainerProcesses:
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
-
-    def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it returns
-        """Call a method of the object in every process, or look at an attribute; what the first one got."""
-        return self._ask(method, arguments, options, all_answer=False)[0]
-
-    def call_all(self, method: str, *arguments: object, **options: object) -> list[Any]:
-        """The same; what each got."""
-        return self._ask(method, arguments, options, all_answer=True)
-
-    def run(self, function: Callable[..., object], *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
-        """Call a function in every process, with the object as its first argument; what the first one got."""
-        try:
-            sent = dump(function)
-        except Unsendable as error:
-            raise ConfigError(f"trainer processes cannot be sent {function!r}: {error}") from error
-        return self._ask("", (sent, *arguments), options, all_answer=False)[0]
-
-    def close(self) -> None:
-        """End all processes and remove what they shared; a second call does nothing.
-
-        A call that is under way in another thread fails.
-        """
-        if not self._calling.acquire(blocking=False):
-            self._kill()
-            self._calling.acquire()
-        try:
-            self._end("they were closed")
-        finally:
-            self._calling.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _begin(self, make: Make) -> None:
         try:
