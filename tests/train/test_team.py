@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.train import kit
 
+from windrow.engines.buckets import Shipment, fetched
 from windrow.engines.torch import TorchEngine
 from windrow.engines.torch.weights import read
 from windrow.errors import ConfigError
@@ -24,8 +25,9 @@ from windrow.train.config import (
     TrainConfig,
 )
 from windrow.train.models import load_model
+from windrow.train.processes import TrainerProcesses
 from windrow.train.roles import Actor, Critic, Reference
-from windrow.train.team import Source, Trainers
+from windrow.train.team import Source, Start, Trainers
 from windrow.train.weights import deliver, engine_weights
 from windrow.types import but
 
@@ -53,9 +55,20 @@ def warmed() -> dict[str, torch.Tensor]:
 SOURCE = Source(model=TINY, vocabulary=kit.VOCABULARY, state=warmed())
 
 
+@pytest.fixture(scope="module", params=["processes", pytest.param("ray", marks=pytest.mark.ray)])
+def start(request: pytest.FixtureRequest) -> Start:
+    """Where the processes are."""
+    if request.param == "processes":
+        return TrainerProcesses
+    request.getfixturevalue("ray_session")
+    from windrow.train.on_ray import TrainerHosts
+
+    return TrainerHosts
+
+
 @pytest.fixture(scope="module")
-def trainers() -> Iterator[Trainers]:
-    with Trainers(CONFIG, SOURCE) as made:
+def trainers(start: Start) -> Iterator[Trainers]:
+    with Trainers(CONFIG, SOURCE, start=start) as made:
         yield made
 
 
@@ -120,10 +133,10 @@ def test_what_they_saved_one_process_loads_and_the_other_way_round(trainers, tmp
     trainers.actor.load_state_dict(state)
 
 
-def test_a_role_that_the_configuration_does_not_need_is_not_there_and_adapters_are_merged():
+def test_a_role_that_the_configuration_does_not_need_is_not_there_and_adapters_are_merged(start):
     model = but(TINY, lora=LoraConfig(rank=2))
     config = but(CONFIG, estimator=EstimatorConfig(), loss=LossConfig(), processes=2)
-    with Trainers(config, Source(model=model, vocabulary=kit.VOCABULARY), dtype="bfloat16") as trainers:
+    with Trainers(config, Source(model=model, vocabulary=kit.VOCABULARY), "bfloat16", start) as trainers:
         assert (trainers.reference, trainers.critic) == (None, None)
         actor = Actor(config, load_model(model, vocabulary=kit.VOCABULARY))
         trainers.actor.train(batch())
@@ -132,13 +145,14 @@ def test_a_role_that_the_configuration_does_not_need_is_not_there_and_adapters_a
         plain = load_model(TINY, vocabulary=kit.VOCABULARY)
         assert engine_weights(plain).keys() == trainers.weights().keys()
         packed = trainers.pack(1)
-        assert isinstance(packed.weights, Path)
-        assert {tensor.dtype for tensor in read(packed.weights).values()} == {torch.bfloat16}
-        room, folder = trainers.processes.room, packed.weights
-    assert not room.exists()
-    assert not folder.exists()
+        weights = fetched(packed.weights) if isinstance(packed.weights, Shipment) else read(Path(str(packed.weights)))
+        assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    if isinstance(packed.weights, Path):
+        assert isinstance(trainers.processes, TrainerProcesses)
+        assert not trainers.processes.room.exists()
+        assert not packed.weights.exists()
 
 
-def test_a_model_that_is_not_there_is_said_here():
+def test_a_model_that_is_not_there_is_said_here(start):
     with pytest.raises(ConfigError, match=r"trainer process . of 1, recruit: model folder /nowhere has no config.json"):
-        Trainers(but(CONFIG, processes=1), Source(model=ModelConfig(path="/nowhere")))
+        Trainers(but(CONFIG, processes=1), Source(model=ModelConfig(path="/nowhere")), start=start)

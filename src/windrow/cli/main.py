@@ -58,6 +58,8 @@ COMMANDS = {
     "rollout": Entry("windrow.cli.rollout", "collect batches with real engines and environments, without training"),
     "runs": Entry("windrow.cli.runs", "list runs: how far they came, how good they are"),
     "export": Entry("windrow.cli.export", "copy the model of a run to where others can load it"),
+    "plan": Entry("windrow.cli.plan", "say which devices each role of a training should have, and why"),
+    "doctor": Entry("windrow.cli.doctor", "look for what would be in the way here, and say what to do about it"),
     "simulate": Entry("windrow.cli.simulate", "play the scheduler against modelled engines and environments"),
     "env": Entry("windrow.cli.env", "list environments, check one for the usual mistakes, play one"),
     "examples": Entry("windrow.cli.examples", "list the examples, and the command that runs each"),

@@ -51,11 +51,26 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from windrow.store.run import RunFolder
 
     loaded = read(args.config, args.overrides)
-    file = loaded.value
-    check_environments(file)  # before there is a folder
+    check_environments(loaded.value)  # before there is a folder
+    file, planned = _placed(loaded.value, out)
+    origins = {**loaded.origins, **dict.fromkeys(planned, "plan")}
     keep = Keep(last=file.save.keep)
-    with RunFolder.create(file.runs, file.name, _as_yaml(file), loaded.origins, keep=keep) as folder:
+    with RunFolder.create(file.runs, file.name, _as_yaml(file), origins, keep=keep) as folder:
         return _train(file, folder, None, out)
+
+
+def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
+    """The file with devices for every role that it leaves to a plan, and the settings that the plan has made."""
+    from windrow.pipelines.config import Cloning
+    from windrow.pipelines.planning import planned
+
+    if isinstance(file, Cloning) or not file.roles.is_open:
+        return file, []
+    out.say("planning who gets which devices; windrow plan shows how")
+    found = planned(file)
+    if found.plan is not None:
+        out.say(f"plan: {found.plan.reasons[0]}")
+    return found.file, ["roles.actor_infer.device_mapping", "roles.actor_train.device_mapping", "train.processes"]
 
 
 def _resume(args: argparse.Namespace, out: Output) -> int:

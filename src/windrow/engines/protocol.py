@@ -18,7 +18,7 @@ The promises, held by one suite of tests over every implementation:
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from windrow.requests import Chunk, Request
 from windrow.types import How, Value
@@ -26,8 +26,10 @@ from windrow.types import How, Value
 if TYPE_CHECKING:
     from torch import Tensor
 
-Weights = "Mapping[str, Tensor] | Path"
-"""Named tensors, or a folder that holds them."""
+    from windrow.engines.buckets import Shipment
+
+Weights: TypeAlias = "Mapping[str, Tensor] | Path | Shipment"
+"""Named tensors, a folder that holds them, or buckets of them in Ray's object store."""
 
 
 class Traits(Value, frozen=True, kw_only=True):
@@ -104,7 +106,7 @@ class Engine(Protocol):
         """Open the gate."""
         ...
 
-    async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         """Serve these weights from the next token on; None: the weights it has are this version now."""
         ...
 

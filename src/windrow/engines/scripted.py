@@ -7,21 +7,19 @@ misbehave in every way that a real engine does.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from math import floor, inf, ulp
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits
+from windrow.engines.buckets import Shipment
+from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits, Weights
 from windrow.errors import ConfigError, EngineError, EngineLost, PromptTooLong
 from windrow.requests import Chunk, FinishReason, Logprobs, Request, Tokens
 from windrow.text import Codec
 from windrow.types import How, Meta, Record, Value
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """The two multipliers of the splitmix64 finaliser."""
@@ -141,7 +139,7 @@ class ScriptedEngine:
                 run.since = self._now - run.banked_s
             run.wake.set()
 
-    async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         await self._take("load", self.settings.load_s)
         for run in self._runs.values():
             self._harvest(run)  # what was sampled before carries the version before
@@ -377,7 +375,9 @@ def _logprobs(words: Tokens) -> Logprobs:
     return (-(words % 7 + 1) / 8).astype(np.float32)
 
 
-def _checksum_of(weights: "Mapping[str, Tensor] | Path") -> str:
+def _checksum_of(weights: Weights) -> str:
     """It has no weights; equal ones must still look equal."""
+    if isinstance(weights, Shipment):
+        return weights.checksum
     text = str(weights) if isinstance(weights, Path) else repr(sorted((k, str(v)) for k, v in weights.items()))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

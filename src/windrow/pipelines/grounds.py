@@ -3,13 +3,17 @@
 Promises: what is started for a run ends with it, however it ends; a Ray cluster that was there before stays.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from windrow.cluster.local import ResourceManager
+from windrow.cluster.mapping import Layout
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 
 if TYPE_CHECKING:
     from windrow.cluster.ray.session import Session
+    from windrow.train.team import Start
 
 
 class Ground:
@@ -18,6 +22,23 @@ class Ground:
     def __init__(self, devices: ResourceManager, session: "Session | None" = None) -> None:
         self.devices = devices
         self._session = session
+
+    def trainers(self, layout: Layout) -> "Start | None":
+        """What starts trainer processes on the devices of training; None: whatever does so on this machine."""
+        devices = self.devices
+        if devices.runtime != "ray":
+            return None
+        from windrow.cluster.ray.resources import RayResourceManager
+        from windrow.train.on_ray import TrainerHosts
+
+        assert isinstance(devices, RayResourceManager)
+        each = layout.train_each
+
+        def options(rank: int) -> Mapping[str, object]:
+            own = layout.train[rank * each : (rank + 1) * each]
+            return devices.options(own, f"trainer {rank}") if own else {}
+
+        return partial(TrainerHosts, options=options)
 
     def close(self) -> None:
         """Give everything back; a second call does nothing."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from windrow.train.local import Roles
+    from windrow.train.team import Start
     from windrow.train.weights import Packed
 
 T = TypeVar("T")
@@ -108,8 +109,12 @@ async def learning(
     checkpoint: Checkpoint | None,
     off_loop: OffLoop,
     shown: Callable[[list[Trajectory]], None],
+    start: "Start | None" = None,
 ) -> Learning:
-    """Whoever learns, warmed up or as a checkpoint left it; `shown` is told the demonstrations."""
+    """Whoever learns, warmed up or as a checkpoint left it; `shown` is told the demonstrations.
+
+    `start` starts trainer processes, if there are to be any; None: on this machine.
+    """
     from windrow.train.models import load_model, load_tokenizer
     from windrow.train.networks import Policy
 
@@ -123,20 +128,21 @@ async def learning(
     model = await off_loop(load_model, file.model, file.seed, vocabulary)
     if checkpoint is None and file.warm_start is not None:
         await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
-    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary))
+    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, start))
     if checkpoint is not None:
         await off_loop(made.load, checkpoint)
     return made
 
 
-def _roles(file: Agentic | Rlvr, model: "PreTrainedModel", vocabulary: int) -> "Roles":
+def _roles(file: Agentic | Rlvr, model: "PreTrainedModel", vocabulary: int, start: "Start | None" = None) -> "Roles":
     """The roles of a run, in this process or in some of their own."""
     train = file.train
     if train.processes:
+        from windrow.train.processes import TrainerProcesses
         from windrow.train.team import Source, Trainers
 
         source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=dict(model.state_dict()))
-        return Trainers(train, source, file.engine.dtype)
+        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses)
     from windrow.train.local import LocalTrainers
     from windrow.train.roles import Actor
 

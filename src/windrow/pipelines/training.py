@@ -100,7 +100,10 @@ class Training:
     async def _get_ready(self) -> None:
         file = self.file
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
-        self._learning = await learning(file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on)
+        start = self._ground.trainers(file.layout)
+        self._learning = await learning(
+            file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on, start
+        )
         made = self._learning
         # a run that goes on gives them its weights first
         self._players = playing(file, made.model, made.codec, 0, self._ground.devices)

@@ -12,7 +12,6 @@ of its own ends before there are new weights: they are refused until then.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from windrow.core.commands import LoadWeights, MoveAttempt, ReleaseEngine, RestoreEngine
@@ -33,7 +32,7 @@ from windrow.rollout.queue import GroupQueueManager
 from windrow.types import How
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from windrow.engines.protocol import Weights
 
 CALLER = "caller"
 WEIGHTS = "weight update"
@@ -64,9 +63,7 @@ class Control:
         """The same, without waiting until every engine has heard of it."""
         self._queue.tell(ResumeWanted(CALLER))
 
-    async def update_weights(
-        self, version: int, weights: "Mapping[str, Tensor] | Path | None", how: How
-    ) -> dict[str, object]:
+    async def update_weights(self, version: int, weights: "Weights | None", how: How) -> dict[str, object]:
         """Bring every engine to new weights; they serve when they have confirmed version and checksum."""
         queue = self._queue
         began = _now()
@@ -272,7 +269,7 @@ class Stored(Protocol):
     def nbytes(self) -> int: ...
 
 
-def _bytes(weights: "Mapping[str, Tensor] | Path | None") -> int:
+def _bytes(weights: "Weights | None") -> int:
     """How much each engine was given; 0 if it reads the weights itself."""
     tensors: Iterable[object] = weights.values() if isinstance(weights, Mapping) else [weights]
     return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Stored))

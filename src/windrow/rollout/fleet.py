@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from windrow.core.commands import LoadWeights, ReleaseEngine, RestoreEngine, ResumeEngine, SuspendEngine
 from windrow.core.events import (
@@ -23,13 +22,10 @@ from windrow.core.events import (
     EngineReleased,
     WeightsLoaded,
 )
-from windrow.engines.protocol import Acknowledgement, Engine
+from windrow.engines.protocol import Acknowledgement, Engine, Weights
 from windrow.errors import EngineError, Refused, WindrowError, blame
 from windrow.rollout.supervision import Crew
 from windrow.types import How, Record, Value
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +50,7 @@ class Given(Value, frozen=True, kw_only=True, gc=True):
     """The newest weights that we were told of."""
 
     version: int = 0
-    weights: "Mapping[str, Tensor] | Path | None" = None
+    weights: "Weights | None" = None
     by_others: bool = False
     """Somebody loads weights behind our back; we only hear which version they count as."""
 

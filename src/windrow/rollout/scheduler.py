@@ -6,11 +6,10 @@ was asked for and says what that is when it takes long.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from windrow.cluster.local import ResourceManager
@@ -32,7 +31,7 @@ from windrow.trajectory import Trajectory
 from windrow.types import MODES, AttemptId, Mode, checked
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from windrow.engines.protocol import Weights
 
 C = TypeVar("C", RolloutConfig, EnvManagerConfig)
 
@@ -111,9 +110,7 @@ class RolloutScheduler:
         """Generation goes on."""
         await self._place.resume()
 
-    async def update_weights(
-        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
-    ) -> dict[str, object]:
+    async def update_weights(self, version: int, weights: "Weights | None" = None) -> dict[str, object]:
         """Bring all engines to new weights; they serve when they have confirmed version and checksum.
 
         Tensors must stay as they are until the next update, because an engine that is away loads them when it comes

@@ -6,9 +6,8 @@ somebody who asks for it.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from windrow.core.ledger import Ledger
@@ -29,7 +28,7 @@ from windrow.rollout.workers import Sighting
 from windrow.types import Mode, Value, but
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from windrow.engines.protocol import Weights
 
 
 class RolloutStatus(Value, frozen=True, kw_only=True):
@@ -65,9 +64,7 @@ class AnyTenancy(Protocol):
     async def mark_trained(self, batch_id: int) -> None: ...
     async def suspend(self) -> None: ...
     async def resume(self) -> None: ...
-    async def update_weights(
-        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
-    ) -> dict[str, object]: ...
+    async def update_weights(self, version: int, weights: "Weights | None" = None) -> dict[str, object]: ...
     async def set_aside(self, engines: int | Sequence[str]) -> tuple[str, ...]: ...
     async def bring_back(self) -> None: ...
     async def shrink(self, devices: Sequence[int]) -> dict[str, object]: ...
@@ -159,9 +156,7 @@ class Tenancy:
             await self.ready()
             await self._commons.control.resume()
 
-    async def update_weights(
-        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
-    ) -> dict[str, object]:
+    async def update_weights(self, version: int, weights: "Weights | None" = None) -> dict[str, object]:
         """Bring all engines to new weights."""
         await self.ready()
         return await self._commons.control.update_weights(version, weights, self._config.suspend_mode)

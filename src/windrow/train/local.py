@@ -6,7 +6,8 @@ from torch import Tensor
 
 from windrow.train.config import TrainConfig
 from windrow.train.roles import Actor, Critic, Reference
-from windrow.train.weights import LocalWeights, Number, Packed, engine_weights
+from windrow.train.streams import Number
+from windrow.train.weights import LocalWeights, Packed, engine_weights
 
 
 class Roles(Protocol):

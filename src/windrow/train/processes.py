@@ -33,15 +33,14 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from windrow import errors
-from windrow.errors import ConfigError, TrainError, WindrowError
-from windrow.isolation.host import Elsewhere
+from windrow.errors import ConfigError, TrainError
 from windrow.isolation.pickles import Unsendable, dump
 from windrow.train.messages import MADE, Answer, Ask, Plan, Raised, hear, read, send, write
 from windrow.train.ranks import MAKE
 from windrow.train.rooms import Room
 from windrow.train.sharding import Shards
-from windrow.types import Value, to_json
+from windrow.train.troubles import Trouble, overdue, raised, told
+from windrow.types import to_json
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +62,6 @@ Make = Callable[[Shards], object]
 """Makes the object of a process, given its place among the others."""
 
 
-class _Trouble(Value, frozen=True, kw_only=True):
-    """What went wrong in one process."""
-
-    rank: int
-    died: bool
-    kind: str
-    why: str
-    seen: str
-
-
 class TrainerProcesses:
     """Processes that do the same thing at the same time, each with its share of it."""
 
@@ -81,6 +70,7 @@ class TrainerProcesses:
         if size < 1:
             raise ConfigError(f"train.processes must be 1 or more to have trainer processes, got {size}")
         self.size = size
+        self.on_this_machine = True
         self._timeout_s = timeout_s
         self._device: Literal["cpu", "cuda"] = device
         self._calling = threading.Lock()
@@ -213,7 +203,7 @@ class TrainerProcesses:
         """
         waiting = dict(zip(self._connections, range(self.size), strict=True))
         files: dict[int, str] = {}
-        troubles: list[_Trouble] = []
+        troubles: list[Trouble] = []
         until = time.monotonic() + self._timeout_s
         try:
             while waiting and (ready := wait([*waiting], max(0.0, until - time.monotonic()))):
@@ -238,17 +228,17 @@ class TrainerProcesses:
             self._fail(what, troubles)
         return files
 
-    def _news(self, rank: int, connection: Connection) -> Answer | _Trouble | None:
+    def _news(self, rank: int, connection: Connection) -> Answer | Trouble | None:
         """What a process says; None if it is the answer to a call that nobody waits for any more."""
         try:
             said = hear(connection)
         except (EOFError, OSError):
             return self._death(rank)
         if isinstance(said, Raised):
-            return _Trouble(rank=rank, died=False, kind=said.kind, why=_in_short(said), seen=said.trace)
+            return raised(rank, said)
         return said if said.number == self._number else None
 
-    def _death(self, rank: int) -> _Trouble:
+    def _death(self, rank: int) -> Trouble:
         process = self._processes[rank]
         try:
             code = process.wait(CLOSE_S)
@@ -256,23 +246,20 @@ class TrainerProcesses:
             why = "it closed its connection"
         else:
             why = f"its process was killed by {_signal(-code)}" if code < 0 else f"its process ended with code {code}"
-        return _Trouble(rank=rank, died=True, kind="", why=why, seen=self._last_words(rank))
+        return Trouble(rank=rank, died=True, kind="", why=why, seen=self._last_words(rank))
 
-    def _overdue(self, ranks: list[int]) -> list[_Trouble]:
+    def _overdue(self, ranks: list[int]) -> list[Trouble]:
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
         time.sleep(STACK_S)
-        why = f"it has not answered after {self._timeout_s:g} s; raise train.timeout_s if it needs longer"
-        return [_Trouble(rank=rank, died=False, kind="", why=why, seen=self._last_words(rank)) for rank in ranks]
+        return [overdue(rank, self._timeout_s, self._last_words(rank)) for rank in ranks]
 
-    def _fail(self, what: str, troubles: list[_Trouble]) -> NoReturn:
-        """End everything, and tell of the process that most probably is the cause."""
-        first = min(troubles, key=_rank_of_cause)
-        error = _class_of(first.kind)(f"trainer process {first.rank} of {self.size}, {what}: {first.why}")
-        seen = [f"process {trouble.rank}: {trouble.why}\n{trouble.seen}" for trouble in troubles]
+    def _fail(self, what: str, troubles: list[Trouble]) -> NoReturn:
+        """End everything, and tell why."""
+        error = told(troubles, self.size, what)
         self._end(str(error), now=True)
-        raise error from Elsewhere("\n".join(seen))
+        raise error
 
     def _end(self, why: str, *, now: bool = False) -> None:
         if self._ended:
@@ -321,22 +308,6 @@ def _environment(size: int) -> dict[str, str]:
     if sys.platform == "linux":
         ours["GLOO_SOCKET_IFNAME"] = "lo"
     return ours | os.environ
-
-
-def _rank_of_cause(trouble: _Trouble) -> tuple[bool, bool]:
-    """A death comes before what was raised; the complaint of one that lost the others before neither."""
-    return (not trouble.died, trouble.kind in {"RuntimeError", "DistBackendError", "DistNetworkError"})
-
-
-def _class_of(kind: str) -> type[WindrowError]:
-    """Errors of ours stay what they are."""
-    found = vars(errors).get(kind)
-    return found if isinstance(found, type) and issubclass(found, WindrowError) else TrainError
-
-
-def _in_short(raised: Raised) -> str:
-    ours = issubclass(_class_of(raised.kind), WindrowError) and raised.kind in vars(errors)
-    return raised.why if ours else f"{raised.kind}: {raised.why}"
 
 
 def _signal(number: int) -> str:

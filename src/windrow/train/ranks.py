@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -94,11 +95,7 @@ class _Rank:
 
     def _do(self, ask: Ask) -> str:
         arguments, options = read(self._room / ask.file)
-        if ask.method:
-            found = attrgetter(ask.method)(self._object)
-            result = found(*arguments, **options) if callable(found) else found
-        else:
-            result = load(arguments[0])(self._object, *arguments[1:], **options)
+        result = perform(self._object, ask.method, arguments, options)
         if self._plan.rank and not ask.all_answer:
             return ""
         name = f"answer-{ask.number}-{self._plan.rank}"
@@ -106,9 +103,21 @@ class _Rank:
         return name
 
 
+def perform(thing: object, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> object:
+    """Call a method, or look at an attribute; without a name the first argument is a function to be called with it."""
+    if not method:
+        return load(arguments[0])(thing, *arguments[1:], **options)
+    found = attrgetter(method)(thing)
+    return found(*arguments, **options) if callable(found) else found
+
+
+def failure(number: int, error: BaseException) -> Raised:
+    """What was raised, in words."""
+    return Raised(number, type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+
+
 def _tried(number: int, work: Callable[[], str]) -> Said:
     try:
         return Answer(number, work())
     except BaseException as error:  # noqa: BLE001 -- it is told with its traceback
-        trace = "".join(traceback.format_exception(error))
-        return Raised(number, type(error).__name__, str(error), trace)
+        return failure(number, error)

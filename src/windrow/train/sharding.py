@@ -31,7 +31,7 @@ class Shards:
         """The processes must have found each other already."""
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self.device = f"cuda:{self.rank}" if device == "cuda" else "cpu"
+        self.device = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else "cpu"
         """Where the models of this process belong."""
         self._mesh: DeviceMesh = init_device_mesh(device, (self.size,))
 

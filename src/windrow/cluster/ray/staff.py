@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windrow.cluster.cluster import START_S, make_worker
 from windrow.cluster.ray import hosts as running
@@ -57,7 +58,7 @@ class RayStaff(Generic[W]):
     def office(self) -> Remote:
         self._check_open()
         if self._office is None:
-            self._office = running.start(f"{self._cluster}-office")
+            self._office = running.start(f"{self._cluster}-office", **_beside_us())
         return self._office
 
     def start(self, within_s: float) -> None:
@@ -128,6 +129,12 @@ class RayStaff(Generic[W]):
     def _check_ours(self, what: str) -> None:
         if self._is_copy:
             raise Refused(f"cluster {self._cluster} was made in another process; {what} it there")
+
+
+def _beside_us() -> dict[str, Any]:
+    """Ray's options for a host on the node of this process: whoever loses that one loses the run anyhow."""
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
 def _sent(parts: "Sequence[Part] | Any") -> dict[int, Any]:  # noqa: ANN401 -- Ray's references have no type

@@ -13,7 +13,7 @@ its text, cut into tokens piece by piece, which is not always how they were samp
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -27,14 +27,12 @@ from windrow.engines.openai.gate import Gate
 from windrow.engines.openai.probe import Found, find_out
 from windrow.engines.openai.settings import OpenAISettings
 from windrow.engines.openai.wire import BrokenOff, Encode, Unanswered
-from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits
+from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits, Weights
 from windrow.errors import ConfigError, EngineError, EngineLost, PromptTooLong, Refused
 from windrow.requests import Chunk, Request
 from windrow.types import How
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from windrow.engines.openai.http import Http
 
 ABORT_GRACE_S = 5.0
@@ -148,7 +146,7 @@ class OpenAIEngine:
             await self._go_on()
             self._gate.open()
 
-    async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         if weights is None:
             if version != self.version:
                 self._gate.label(version)
@@ -374,7 +372,7 @@ class OpenAIEngine:
             self._paused = False
         self._gate.seat()
 
-    def _loadable(self, weights: "Mapping[str, Tensor] | Path") -> Path:
+    def _loadable(self, weights: Weights) -> Path:
         """The folder, if this server can load it."""
         if self._health.state == "cold" or self._health.why == CLOSED:
             raise EngineLost(self._says(f"it does not serve: {self._health.why or 'it was never started'}"))

@@ -10,12 +10,12 @@ A model that is handed over belongs to the engine from then on. It may still be 
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
-from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits
+from windrow.engines.buckets import Shipment, received
+from windrow.engines.protocol import Acknowledgement, Health, LoadReport, Traits, Weights
 from windrow.engines.torch.batcher import Batcher
 from windrow.engines.torch.letters import Answer, Stream
 from windrow.engines.torch.models import Source, context, made, vocabulary
@@ -26,9 +26,6 @@ from windrow.errors import ConfigError, EngineError, EngineLost, WindrowError
 from windrow.requests import Chunk, Request
 from windrow.text import Codec
 from windrow.types import How, but
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -133,9 +130,10 @@ class TorchEngine:
     async def resume(self) -> None:
         await self._ask(self._batcher.resume)
 
-    async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         """Serve these weights from the next token on; raises Refused, and changes nothing, if they do not fit."""
-        return await self._ask(partial(self._batcher.load, version, weights))
+        found = await received(weights) if isinstance(weights, Shipment) else weights
+        return await self._ask(partial(self._batcher.load, version, found))
 
     async def release(self) -> None:
         await self._ask(self._batcher.release)

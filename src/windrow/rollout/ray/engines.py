@@ -13,31 +13,23 @@ Orders (suspend, load, release, …) do not wait behind requests. When the host 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from windrow.cluster.ray.hosts import Remote
 from windrow.engines.buckets import Shipment, received
-from windrow.engines.protocol import Acknowledgement, Engine, Health, LoadReport, Traits
+from windrow.engines.protocol import Acknowledgement, Engine, Health, LoadReport, Traits, Weights
 from windrow.errors import EngineError, EngineLost, HostLost, InternalError, WindrowError, blame
 from windrow.requests import Chunk, Request
 from windrow.rollout.supervision import Crew
 from windrow.types import How, Record, Value
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ENGINE = "worker"
 """Under which name a host holds its engine."""
 BOARD = "board"
 LISTEN_S = 15.0
 """How long a client waits for news before it says again that it is there."""
-
-
-Sent: TypeAlias = "Mapping[str, Tensor] | Path | Shipment | None"
-"""Weights on their way to an engine in another process."""
 
 
 class Heard(Value, frozen=True):
@@ -95,7 +87,7 @@ class Switchboard:
         heard, theirs.outbox = theirs.outbox, []
         return heard
 
-    async def load(self, version: int, weights: Sent) -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         """New weights, which may have to be fetched first."""
         found = await received(weights) if isinstance(weights, Shipment) else weights
         return await self._engine.load(version, found)
@@ -260,7 +252,7 @@ class RayEngine:
     async def resume(self) -> None:
         await self._order("resume")
 
-    async def load(self, version: int, weights: "Mapping[str, Tensor] | Path | None") -> Acknowledgement:
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
         with _as_lost(self.name):
             said: Acknowledgement = await self.remote.control(f"{BOARD}.load", version, weights)
         return said

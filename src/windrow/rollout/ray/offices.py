@@ -31,7 +31,7 @@ from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
 from windrow.types import Mode, but
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from windrow.engines.protocol import Weights
 
 OFFICE = "office"
 LOOK_S = 30.0
@@ -113,9 +113,7 @@ class RemoteTenancy:
     async def resume(self) -> None:
         await self._order("resume")
 
-    async def update_weights(
-        self, version: int, weights: "Mapping[str, Tensor] | Path | None" = None
-    ) -> dict[str, object]:
+    async def update_weights(self, version: int, weights: "Weights | None" = None) -> dict[str, object]:
         sent = await asyncio.to_thread(_sent, version, weights)
         said: dict[str, object] = await self._order("update_weights", version, sent)
         return said
@@ -179,7 +177,7 @@ class RemoteTenancy:
         return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=LOOK_S)
 
 
-def _sent(version: int, weights: "Mapping[str, Tensor] | Path | Shipment | None") -> "Path | Shipment | None":
+def _sent(version: int, weights: "Weights | None") -> "Path | Shipment | None":
     """Weights as every node can get them: into the object store once, unless all nodes see the same folder."""
     if isinstance(weights, Mapping) or (isinstance(weights, Path) and _is_spread()):
         return ship(version, weights)

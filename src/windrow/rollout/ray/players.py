@@ -10,6 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
 
 from windrow.cluster.ray.hosts import Remote, start
 from windrow.engines.protocol import Engine, Traits
@@ -18,13 +22,14 @@ from windrow.requests import Sampling
 from windrow.rewards.protocol import AnyReward
 from windrow.rollout.env_config import EnvKind, RewardLimits
 from windrow.rollout.episodes import EpisodeSettings
+from windrow.rollout.orders import Broken, News, Played, PlayedOut
 from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.ray.engines import RayEngine
 from windrow.rollout.ray.mail import Brought, Mail, Mailbox, addressed
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.supervision import leaves
 from windrow.rollout.workers import EnvWorker, Sighting
-from windrow.types import Value, but
+from windrow.types import Failed, Value, but
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,8 @@ PAUSE_S = 0.5
 DEATHS = 5
 """In a row, without any news between them, after which a host is not started again."""
 SPREAD = {"scheduling_strategy": "SPREAD"}
+FETCH_S = 120.0
+"""How long tokens may take from one node to another."""
 LOOK_S = 0.02
 """How long a look at a host may take; whoever looks wants to know soon rather than exactly."""
 
@@ -50,6 +57,7 @@ class Guest:
     """In the host: a worker, and the mailbox through which it knows its queue."""
 
     def __init__(self, clock_now: float) -> None:
+        self.node = _node()
         self.mail = Mailbox(clock_now)
         self.worker: EnvWorker | RewardWorker
 
@@ -169,12 +177,13 @@ class StandIn:
         host = start(self.name, **SPREAD)
         try:
             await self._move_in(host)
+            is_far = await host.call(f"{GUEST}.node") != _node()
             self._host = host
             async with asyncio.TaskGroup() as group:
                 group.create_task(host.call(f"{GUEST}.run"), name=f"work of {self.name}")
                 await self._begun(host)
                 feeding = group.create_task(self._feed(host), name=f"orders for {self.name}")
-                await self._hear(host)
+                await self._hear(host, is_far=is_far)
                 feeding.cancel()
         except* HostLost as errors:
             lost += [each for each in leaves(errors) if isinstance(each, HostLost)]
@@ -205,8 +214,8 @@ class StandIn:
                 return
             await host.call(f"{GUEST}.bring", orders)
 
-    async def _hear(self, host: Remote) -> None:
-        """Fetch news.
+    async def _hear(self, host: Remote, *, is_far: bool) -> None:
+        """Fetch news; what was played on another node counts when its tokens are on this one.
 
         consumes      news
         waits for     the host to have some
@@ -217,7 +226,8 @@ class StandIn:
             mail: Mail = await host.answered(first)
             if mail.news:
                 self._deaths = 0
-                await self._queue.report([addressed(each, body) for each in mail.news])
+                why = await asyncio.to_thread(_brought_here, body) if is_far else ""
+                await self._queue.report([_lost(each, why) if why else addressed(each, body) for each in mail.news])
             if mail.is_last:
                 return
 
@@ -321,6 +331,27 @@ class Elsewhere:
 
     player = RayPlayer
     scorer = RayScorer
+
+
+def _node() -> str:
+    """Where this process is."""
+    return ray.get_runtime_context().get_node_id()
+
+
+def _brought_here(body: Any) -> str:  # noqa: ANN401 -- Ray's references have no type
+    """Have a body copied to this node; why that was not possible, if it was not."""
+    try:
+        ray.get(body, timeout=FETCH_S)
+    except RayError as error:
+        return f"its tokens were lost with its node: {type(error).__name__}"
+    return ""
+
+
+def _lost(news: News, why: str) -> News:
+    """What is to be said of an episode whose tokens are lost."""
+    if isinstance(news, Played | PlayedOut):
+        return Broken(news.trajectory.attempt, Failed("worker", why, news.trajectory.policy_tokens))
+    return news
 
 
 def _now() -> float:
