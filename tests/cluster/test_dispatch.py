@@ -13,7 +13,7 @@ from windrow.cluster.calls import Call
 from windrow.cluster.local import Cluster, ResourceManager, WorkerConfig
 from windrow.errors import ConfigError, DataError
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def test_everybody_knows_its_place(quad: Quad):

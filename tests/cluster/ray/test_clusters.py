@@ -15,7 +15,7 @@ from windrow.errors import ConfigError, HostLost, Refused
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 END_S = 10.0
 
 
