@@ -111,14 +111,14 @@ class Measured(Value, frozen=True, kw_only=True):
 
 
 def run(say: Say) -> list[Result]:
-    return asyncio.run(_run(say, SHAPES, ROUNDS, LOOKS))
+    return asyncio.run(_run(say, SHAPES, ROUNDS, LOOKS, OVERLAP_STEPS))
 
 
 def run_quick(say: Say) -> list[Result]:
-    return asyncio.run(_run(say, SHAPES[:1], 1, 20))
+    return asyncio.run(_run(say, SHAPES[:1], 1, 20, OVERLAP_WARM + 3))
 
 
-async def _run(say: Say, shapes: Sequence[tuple[int, int]], rounds: int, looks: int) -> list[Result]:
+async def _run(say: Say, shapes: Sequence[tuple[int, int]], rounds: int, looks: int, steps: int) -> list[Result]:
     from windrow.cluster.ray.session import RayConfig, connect
 
     results = []
@@ -126,7 +126,7 @@ async def _run(say: Say, shapes: Sequence[tuple[int, int]], rounds: int, looks: 
         for groups, size in shapes:
             results += await _throughput(say, groups, size, rounds)
         results += await _control(say, looks)
-        results += await _overlap(say, rounds)
+        results += await _overlap(say, rounds, steps)
     return results
 
 
@@ -316,13 +316,13 @@ def narrow_engine(name: str, devices: tuple[int, ...], config: EngineConfig) -> 
     return Narrow(name, settings, devices, config)
 
 
-async def _overlap(say: Say, rounds: int) -> list[Result]:
+async def _overlap(say: Say, rounds: int, steps: int) -> list[Result]:
     """Whole steps with training in them, in both ways."""
     stopped: list[float] = []
     overlapped: list[float] = []
     for _ in range(rounds):
-        stopped.append(await _steps(_stop_the_world))
-        overlapped.append(await _steps(_share))
+        stopped.append(await _steps(_stop_the_world, steps))
+        overlapped.append(await _steps(_share, steps))
     stop, share = median(stopped), median(overlapped)
     training = TRAIN_S / stop
     kept = 1 - len(TRAINED_ON) / OVERLAP_ENGINES
@@ -338,7 +338,7 @@ async def _overlap(say: Say, rounds: int) -> list[Result]:
     ]
 
 
-async def _steps(train: "Callable[[RolloutScheduler, int], Coroutine[Any, Any, None]]") -> float:
+async def _steps(train: "Callable[[RolloutScheduler, int], Coroutine[Any, Any, None]]", steps: int) -> float:
     """Seconds per step once it goes evenly."""
     cluster = engine_cluster(narrow_engine, OVERLAP_ENGINES)
     env = EnvManagerConfig(
@@ -347,7 +347,7 @@ async def _steps(train: "Callable[[RolloutScheduler, int], Coroutine[Any, Any, N
     config = RolloutConfig(rollout_batch_size=OVERLAP_BATCH, staleness=1.0)
     times = []
     async with RolloutScheduler(config, env, cluster.resource_manager, cluster, "train") as scheduler:
-        for step in range(OVERLAP_STEPS):
+        for step in range(steps):
             await scheduler.get_batch(_at(step), OVERLAP_BATCH)
             times.append(perf_counter())
             await train(scheduler, step + 1)

@@ -43,6 +43,9 @@ class _Queue:
     async def pause(self) -> None:
         self._open.clear()
 
+    async def done(self) -> int:
+        return len(self._done)
+
 
 class _Router:
     def __init__(self, engines: int) -> None:
