@@ -48,7 +48,7 @@ def findings(address: str | None) -> list[Finding]:
     if address is None:
         return [installed, Finding("ray cluster", "ok", "none was asked for", "--address HOST:PORT looks at one")]
     if version_of("ray") is None or installed.state == "bad":
-        return [installed, Finding("ray cluster", "bad", "cannot be asked without ray", "pip install ray")]
+        return [installed, Finding("ray cluster", "bad", "cannot be asked without ray", "pip install 'windrow[ray]'")]
     trouble = unreachable(address)
     if trouble:
         return [installed, trouble]
@@ -58,7 +58,9 @@ def findings(address: str | None) -> list[Finding]:
 def ray_package(version: str | None) -> Finding:
     """Whether Ray is there and can be imported."""
     if version is None:
-        return Finding("ray", "ok", "not installed; one machine needs none", "pip install ray for several machines")
+        return Finding(
+            "ray", "ok", "not installed; one machine needs none", "pip install 'windrow[ray]' for several machines"
+        )
     try:
         importlib.import_module("ray")
     except (ImportError, OSError) as error:

@@ -9,8 +9,8 @@ second, where a forward costs t seconds besides:
     training on a token                   6·P ÷ F              forward and backward; 2·P for each look without learning
     new weights, or a device that changes hands    P·b ÷ L     over a link of L bytes per second
 
-They are right within a factor of three or so, which is enough to tell a layout that is hopeless from one that is not;
-where it matters, measure (`windrow plan CONFIG --from RUN`).
+They are rough (a tiny model was trained in a tenth of what they say): enough to tell a layout that is hopeless from
+one that is not; where it matters, measure (`windrow plan CONFIG --from RUN`).
 """
 
 from windrow.plan.question import Costs, Figure, Memory, Pace, Work
