@@ -20,7 +20,7 @@ from windrow.types import but
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 STEPS = 4
 
 
