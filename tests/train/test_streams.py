@@ -22,8 +22,8 @@ from windrow.train.weights import bring_shards, engine_weights, read_weights, wr
 SAFETY_S = 300.0
 LIMIT = 512 << 10
 """Of a bucket; the model has about 6 MB, and its largest tensor 256 KB."""
-SLACK = 128 << 10
-"""For what Python itself takes meanwhile."""
+SLACK = 1 << 20
+"""For what Python itself takes meanwhile, modules that are first needed then among it; a copy of all would be 6 MB."""
 
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
