@@ -73,8 +73,13 @@ def _has_trained(folder: Path) -> bool:
     return bool(runs) and bool([*RunFolder.read(runs[0]).metrics])
 
 
+AGENTS = (b"ray::DashboardAgent", b"ray::RuntimeEnvAgent")
+"""Of Ray itself: they look every minute or so whether their node is still there, and end then."""
+
+
 def _lives(pid: int) -> bool:
     try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        name = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text("ascii") and not name.startswith(AGENTS)
     except (FileNotFoundError, ProcessLookupError):
         return False
