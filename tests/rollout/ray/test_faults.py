@@ -150,11 +150,16 @@ def test_nothing_is_left_of_a_run(tmp_path: Path):
             scheduler = stage.scheduler(num_workers=2, env=Marking, env_args={"folder": str(tmp_path)})
             await full(scheduler, 0)
 
+    before = _cpus()
     asyncio.run(main())
     assert pids(tmp_path)
     for pid in pids(tmp_path):
         assert _gone(pid), f"process {pid} is still there"
-    assert _free(), "devices are still reserved"
+    for _ in range(PATIENCE):  # as soon as Ray has noticed
+        if _cpus() == before:
+            break
+        time.sleep(0.05)
+    assert _cpus() == before, "devices are still reserved"
 
 
 def _gone(pid: int) -> bool:
@@ -167,13 +172,10 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def _free() -> bool:
-    """All CPUs of the cluster are free again, as soon as Ray has noticed."""
-    for _ in range(PATIENCE):
-        if ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]:
-            return True
-        time.sleep(0.05)
-    return False
+def _cpus() -> float:
+    """Of the cluster, that nobody has reserved."""
+    free: dict[str, float] = ray.available_resources()
+    return free["CPU"]
 
 
 async def _failing(call: Awaitable[object]) -> Exception | None:

@@ -18,7 +18,6 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from windrow.cluster.ray.hosts import Remote
-from windrow.engines.buckets import Shipment, received
 from windrow.engines.protocol import Acknowledgement, Engine, Health, LoadReport, Traits, Weights
 from windrow.errors import EngineError, EngineLost, HostLost, InternalError, WindrowError, blame
 from windrow.requests import Chunk, Request
@@ -86,11 +85,6 @@ class Switchboard:
         theirs.wake.clear()
         heard, theirs.outbox = theirs.outbox, []
         return heard
-
-    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
-        """New weights, which may have to be fetched first."""
-        found = await received(weights) if isinstance(weights, Shipment) else weights
-        return await self._engine.load(version, found)
 
     async def forget(self, client: str) -> None:
         """A client is gone."""
@@ -253,8 +247,7 @@ class RayEngine:
         await self._order("resume")
 
     async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
-        with _as_lost(self.name):
-            said: Acknowledgement = await self.remote.control(f"{BOARD}.load", version, weights)
+        said: Acknowledgement = await self._order("load", version, weights)
         return said
 
     async def release(self) -> None:
