@@ -22,15 +22,23 @@ class _Queue:
         self._news = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
+        self._playing = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def lease(self) -> int:
         await self._open.wait()
         self._next += 1
+        self._playing += 1
+        self._idle.clear()
         return self._next
 
     async def put(self, _: int, trajectory: Padded) -> None:
         self._done.append(trajectory)
         self._news.set()
+        self._playing -= 1
+        if not self._playing:
+            self._idle.set()
 
     async def get_batch(self, n: int) -> list[Padded]:
         self._open.set()
@@ -42,6 +50,8 @@ class _Queue:
 
     async def pause(self) -> None:
         self._open.clear()
+        await self._idle.wait()
+        self._done.clear()  # nobody shall begin with what is left of the last time
 
     async def done(self) -> int:
         return len(self._done)
@@ -140,7 +150,7 @@ class Usual:
         return got
 
     async def pause(self) -> None:
-        """Let nothing go on while others are measured."""
+        """Let what is under way end, and nothing go on while others are measured."""
         await self._queue.pause.remote()
 
 
