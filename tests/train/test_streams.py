@@ -113,7 +113,7 @@ def test_no_process_holds_more_than_a_bucket_and_a_tensor_beyond_its_shards(pair
     first, second = pair.call_all("written", tmp_path, None)
     assert first <= LIMIT + largest + SLACK
     assert second <= largest + SLACK
-    assert pair.call("copied") >= total >= 5 * (LIMIT + largest + SLACK)  # a copy of everything would have been seen
+    assert pair.call("copied") >= total >= 3 * (LIMIT + largest + SLACK)  # a copy of everything would have been seen
 
 
 def test_what_arrives_is_the_whole(pair, tmp_path: Path):
