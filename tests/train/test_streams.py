@@ -22,8 +22,8 @@ from windrow.train.weights import bring_shards, engine_weights, read_weights, wr
 SAFETY_S = 300.0
 LIMIT = 512 << 10
 """Of a bucket; the model has about 6 MB, and its largest tensor 256 KB."""
-SLACK = 1 << 20
-"""For what Python itself takes meanwhile, modules that are first needed then among it; a copy of all would be 6 MB."""
+SLACK = 128 << 10
+"""For what Python itself takes meanwhile."""
 
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
@@ -110,10 +110,11 @@ def pair() -> Iterator[TrainerProcesses]:
 
 def test_no_process_holds_more_than_a_bucket_and_a_tensor_beyond_its_shards(pair, tmp_path: Path):
     total, largest = pair.call("bytes")
+    pair.call_all("written", tmp_path, None)  # modules that are first needed here are loaded now, and do not count
     first, second = pair.call_all("written", tmp_path, None)
     assert first <= LIMIT + largest + SLACK
     assert second <= largest + SLACK
-    assert pair.call("copied") >= total >= 3 * (LIMIT + largest + SLACK)  # a copy of everything would have been seen
+    assert pair.call("copied") >= total >= 5 * (LIMIT + largest + SLACK)  # a copy of everything would have been seen
 
 
 def test_what_arrives_is_the_whole(pair, tmp_path: Path):

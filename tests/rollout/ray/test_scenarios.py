@@ -45,7 +45,8 @@ async def scenario(runtime: Runtime, size: int, bound: float) -> None:
             assert batch.meta_info["metrics"]["batch/lag_versions/max"] <= bound
         ledger = scheduler.ledger()["train"]
         assert (ledger.attempts.balance, ledger.groups.balance) == (0, 0)
-        assert bound or ledger.attempts.dropped["spare"] > 0  # with a bound, other groups may have had the slots
+        if runtime == "local" or not bound:  # on Ray, with a bound, other groups may have had the slots
+            assert ledger.attempts.dropped["spare"] > 0
         assert ledger.groups.dropped["filtered"] > 0
 
 
