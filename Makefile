@@ -22,7 +22,7 @@ install: $(STAMP) ## make .venv and install the package with what its tests need
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("windrow needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@echo "windrow: installing into $(VENV), about a minute the first time"
+	@echo "windrow: installing into $(VENV), one to three minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
