@@ -30,11 +30,11 @@ def test_nobody_is_asked_without_an_address():
     assert found[1].found == "none was asked for"
 
 
-@pytest.mark.parametrize("address", ["", "auto", "host", "host:", "host:0", "host:99999", "host:port"])
+@pytest.mark.parametrize("address", ["", "ray://host:1", "host", "host:", "host:0", "host:99999", "host:port"])
 def test_an_address_that_is_none_is_bad(address: str):
     found = cluster.unreachable(address)
     assert found is not None
-    assert (found.state, found.advice) == ("bad", "write HOST:PORT, as ray start --head shows it")
+    assert (found.state, found.advice) == ("bad", "write auto, or HOST:PORT as ray start --head shows it")
 
 
 def test_a_cluster_that_does_not_answer_is_bad():

@@ -17,7 +17,9 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster to look at; none is started")
+    parser.add_argument(
+        "--address", metavar="ADDRESS", help="a Ray cluster to look at: auto, or HOST:PORT; none is started"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -10,6 +10,7 @@ from windrow.errors import ConfigError
 
 if TYPE_CHECKING:
     from windrow.pipelines.config import TrainFile
+    from windrow.pipelines.grounds import Ground
     from windrow.pipelines.training import Outcome, Training
     from windrow.pipelines.watching import Evaluation
     from windrow.store.checkpoints import Checkpoint
@@ -55,8 +56,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
     file, planned = _placed(loaded.value, out)
     origins = {**loaded.origins, **dict.fromkeys(planned, "plan")}
     keep = Keep(last=file.save.keep)
-    with RunFolder.create(file.runs, file.name, _as_yaml(file), origins, keep=keep) as folder:
-        return _train(file, folder, None, out)
+    with (
+        _opened_ground(file, out) as ground,  # before there is a folder, too
+        RunFolder.create(file.runs, file.name, _as_yaml(file), origins, keep=keep) as folder,
+    ):
+        return _train(file, folder, ground, None, out)
+
+
+def _opened_ground(file: "TrainFile", out: Output) -> "Ground":
+    from windrow.pipelines.grounds import open_ground
+
+    if file.runtime == "ray":
+        out.say(f"joining the Ray cluster at {file.ray.address}" if file.ray.address else "starting Ray")
+    return open_ground(file)
 
 
 def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
@@ -89,8 +101,9 @@ def _resume(args: argparse.Namespace, out: Output) -> int:
             raise ConfigError(f"run {path} is finished; steps=N above {checkpoint.step} lets it go on")
         if checkpoint is None:
             out.say("there is no checkpoint yet, so it begins anew")
-        folder.rewind(0 if checkpoint is None else checkpoint.step)
-        return _train(file, folder, checkpoint, out)
+        with _opened_ground(file, out) as ground:
+            folder.rewind(0 if checkpoint is None else checkpoint.step)
+            return _train(file, folder, ground, checkpoint, out)
 
 
 def _steps(file: "TrainFile") -> int:
@@ -100,14 +113,16 @@ def _steps(file: "TrainFile") -> int:
     return file.demonstrations.supervised.steps if isinstance(file, Cloning) else file.steps
 
 
-def _train(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None", out: Output) -> int:
+def _train(
+    file: "TrainFile", folder: "RunFolder", ground: "Ground", checkpoint: "Checkpoint | None", out: Output
+) -> int:
     from transformers.utils import logging as transformers_logging
 
     out.say(f"run folder: {folder.path}")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours is enough
     with folder.logged(), Spectator(out) as spectator:
         try:
-            outcome = asyncio.run(_trained(file, folder, checkpoint, spectator))
+            outcome = asyncio.run(_trained(file, folder, ground, checkpoint, spectator))
         except (KeyboardInterrupt, asyncio.CancelledError):
             outcome = None
     if outcome is None:
@@ -123,7 +138,7 @@ def _train(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | Non
 
 
 async def _trained(
-    file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None", spectator: Spectator
+    file: "TrainFile", folder: "RunFolder", ground: "Ground", checkpoint: "Checkpoint | None", spectator: Spectator
 ) -> "Outcome":
     from windrow.pipelines.agentic import train_agent
     from windrow.pipelines.config import Agentic, Cloning
@@ -132,8 +147,8 @@ async def _trained(
     from windrow.pipelines.training import Training
 
     if isinstance(file, Cloning):
-        return await clone_behaviour(file, folder, spectator)
-    run = Training(file, folder, spectator, checkpoint)
+        return await clone_behaviour(file, folder, spectator, ground)
+    run = Training(file, folder, spectator, checkpoint, ground)
     looking = Looking(run, spectator)
     try:
         return await (train_agent(run) if isinstance(file, Agentic) else train_on_answers(run))

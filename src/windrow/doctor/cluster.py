@@ -5,17 +5,16 @@ bounded time. Each node is looked at by a task on that node.
 """
 
 import importlib
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from windrow.cluster.ray.session import knock
 from windrow.doctor.findings import Finding
 from windrow.doctor.software import version_of
+from windrow.errors import ConfigError
 from windrow.types import Value
 
-ANSWER_S = 3.0
-"""For a connection to the head."""
 TASK_S = 60.0
 """For a look at all nodes; the first task of a job on a node starts a process there."""
 SKEW_S = 5.0
@@ -46,7 +45,10 @@ def findings(address: str | None) -> list[Finding]:
     """Everything about Ray."""
     installed = ray_package(version_of("ray"))
     if address is None:
-        return [installed, Finding("ray cluster", "ok", "none was asked for", "--address HOST:PORT looks at one")]
+        return [
+            installed,
+            Finding("ray cluster", "ok", "none was asked for", "--address auto or HOST:PORT looks at one"),
+        ]
     if version_of("ray") is None or installed.state == "bad":
         return [installed, Finding("ray cluster", "bad", "cannot be asked without ray", "pip install 'windrow[ray]'")]
     trouble = unreachable(address)
@@ -70,11 +72,11 @@ def ray_package(version: str | None) -> Finding:
 
 def unreachable(address: str) -> Finding | None:
     """A finding if nobody listens there; None if somebody does."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        return Finding("ray cluster", "bad", f"address {address!r}", "write HOST:PORT, as ray start --head shows it")
     try:
-        socket.create_connection((host, int(port)), ANSWER_S).close()
+        knock(address)
+    except ConfigError:
+        advice = "write auto, or HOST:PORT as ray start --head shows it"
+        return Finding("ray cluster", "bad", f"address {address!r}", advice)
     except OSError as error:
         why = str(error.strerror or error).lower()
         return Finding("ray cluster", "bad", f"{address} does not answer: {why}", "ray start --head on its first node")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from windrow.pipelines.config import Cloning
 from windrow.pipelines.evaluation import evaluate
-from windrow.pipelines.grounds import open_ground
+from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import MODEL, warm_up
 from windrow.pipelines.playing import Playing, playing, save_model, success_at
 from windrow.pipelines.training import Outcome
@@ -21,14 +21,17 @@ from windrow.text import ChatCodec
 T = TypeVar("T")
 
 
-async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher) -> Outcome:
-    """Look at what a policy can do, teach it what was demonstrated, and look again."""
+async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher, ground: Ground | None = None) -> Outcome:
+    """Look at what a policy can do, teach it what was demonstrated, and look again.
+
+    `ground` is closed with the run; None: what the file asks for is opened with it.
+    """
     from windrow.train.models import load_model
     from windrow.train.networks import Policy
     from windrow.train.weights import engine_weights
 
     lesson, steps = file.demonstrations, file.demonstrations.supervised.steps
-    with ThreadPoolExecutor(1, thread_name_prefix="windrow-train") as thread, open_ground(file) as ground:
+    with ThreadPoolExecutor(1, thread_name_prefix="windrow-train") as thread, ground or open_ground(file) as place:
 
         async def off_loop(work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 -- handed over as they are
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
@@ -37,9 +40,9 @@ async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher) -> Ou
         tokenizer = await make_tokenizer(file.model, file.collecting.train_env_manager.by_tag(), lesson)
         codec = ChatCodec(tokenizer)
         model = await off_loop(load_model, file.model, file.seed, len(tokenizer))
-        before, _ = await _looked_at(playing(file, model, codec, 0, ground.devices), 0, file, watcher)
+        before, _ = await _looked_at(playing(file, model, codec, 0, place.devices), 0, file, watcher)
         metrics = await warm_up(file, Policy(model), codec, lesson, watcher, off_loop, lambda _: None)
-        after, ledger = await _looked_at(playing(file, model, codec, 1, ground.devices), steps, file, watcher)
+        after, ledger = await _looked_at(playing(file, model, codec, 1, place.devices), steps, file, watcher)
         run.metrics.append(steps, metrics)
         parts = {MODEL: lambda path: save_model(path, model, engine_weights(model), tokenizer)}
         await off_loop(lambda: run.checkpoints.save(steps, parts, score=after.success))

@@ -64,13 +64,20 @@ class Training:
     """A run while it goes on."""
 
     def __init__(
-        self, file: Agentic | Rlvr, run: RunFolder, watcher: Watcher, checkpoint: Checkpoint | None = None
+        self,
+        file: Agentic | Rlvr,
+        run: RunFolder,
+        watcher: Watcher,
+        checkpoint: Checkpoint | None = None,
+        ground: Ground | None = None,
     ) -> None:
+        """`ground` is closed with the run; None: what the file asks for is opened with it."""
         self.file = file
         self.run = run
         self._watcher = watcher
         self._checkpoint = checkpoint
         self._first = 0 if checkpoint is None else checkpoint.step
+        self._given_ground = ground
         self._ground: Ground
         self._learning: Learning
         self._players: Playing | None = None  # from the moment on at which they are there
@@ -95,7 +102,7 @@ class Training:
     # life
 
     async def __aenter__(self) -> Self:
-        self._ground = open_ground(self.file)
+        self._ground = self._given_ground or open_ground(self.file)
         try:
             await self._get_ready()
         except BaseException:

@@ -7,6 +7,7 @@ we end. What Ray has to say goes to its log files, not to the console; `Session.
 import logging
 import os
 from pathlib import Path
+from socket import create_connection
 from typing import Annotated, Self
 
 from windrow.core.settings import Count
@@ -20,6 +21,10 @@ QUIET = {
     "RAY_worker_niceness": "0",  # or hosts would lose to everything else on the machine, the driver included
 }
 """Settings of a cluster that is ours."""
+AUTO = "auto"
+"""The cluster of this machine."""
+KNOCK_S = 5.0
+"""How long a cluster that is there may take to answer."""
 PER_DEVICE = 1.0
 """CPUs that stand for a logical device where there are no GPUs."""
 
@@ -71,8 +76,9 @@ def connect(config: RayConfig, devices: int) -> Session:
         return Session(started=False, connected=False, logs=_logs())
     if config.address:
         try:
+            knock(config.address)
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
+        except OSError as error:
             raise ConfigError(
                 f"no Ray cluster answers at {config.address!r}: {error}; start one with ray start --head, "
                 f"or leave ray.address out"
@@ -88,6 +94,19 @@ def connect(config: RayConfig, devices: int) -> Session:
         logging_level=logging.ERROR,
     )
     return Session(started=True, connected=True, logs=_logs())
+
+
+def knock(address: str) -> None:
+    """Find out in bounded time whether anybody answers: Ray itself would try for many minutes."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"the address of a Ray cluster is auto or HOST:PORT, as ray start --head shows it; got {address!r}"
+        )
+    with create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
+        pass
 
 
 def _logs() -> Path:
