@@ -20,6 +20,7 @@ What it does not do: it knows nothing of what it holds.
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -35,6 +36,8 @@ CONTROL = "control"
 AT_ONCE = 10_000
 """Calls that may wait in a host at the same time; most of them wait for something to happen."""
 CONTROL_AT_ONCE = 64
+SWITCH_S = 0.001
+"""How long a thread of a host may compute while another one wants to; what a control call waits for, several times."""
 
 Given = tuple[tuple[object, ...], Mapping[str, object]]
 """Arguments and options of a call."""
@@ -44,6 +47,7 @@ class Host:
     """Holds things, in a process of its own."""
 
     def __init__(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
         self._things: dict[str, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windrow-work")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import ray
@@ -41,8 +42,10 @@ DEATHS = 5
 SPREAD = {"scheduling_strategy": "SPREAD"}
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
+FRESH_S = 0.5
+"""What was seen so long ago is as good as new."""
 LOOK_S = 0.02
-"""How long a look at a host may take; whoever looks wants to know soon rather than exactly."""
+"""How long somebody waits for a look at a host; whoever looks wants to know soon rather than exactly."""
 
 
 class Way(Value, frozen=True, gc=True):
@@ -138,6 +141,9 @@ class StandIn:
         self._host: Remote | None = None
         self._is_dismissed = False
         self._seen: list[Sighting] = []
+        self._seen_at = -inf
+        self._wanted = asyncio.Event()  # somebody wants to know what is in play
+        self._looked = asyncio.Event()  # since then
         self._deaths = 0  # in a row
 
     def dismiss(self) -> None:
@@ -149,11 +155,14 @@ class StandIn:
         return self._seen
 
     async def look(self) -> None:
-        """Ask the host; one that is gone or busy is seen as it was at the last look."""
-        if self._host is not None:
-            with suppress(HostLost, TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    self._seen = await self._host.control(f"{GUEST}.sightings")
+        """Have the host asked, unless it was a moment ago; one that is busy is seen as it was at the last look."""
+        if self._host is None or _now() - self._seen_at < FRESH_S:
+            return
+        self._looked.clear()
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._looked.wait()
 
     async def run(self) -> None:
         """Have a host work until the queue is over.
@@ -182,13 +191,18 @@ class StandIn:
             async with asyncio.TaskGroup() as group:
                 group.create_task(host.call(f"{GUEST}.run"), name=f"work of {self.name}")
                 await self._begun(host)
-                feeding = group.create_task(self._feed(host), name=f"orders for {self.name}")
+                beside = [
+                    group.create_task(self._feed(host), name=f"orders for {self.name}"),
+                    group.create_task(self._watch(host), name=f"looks at {self.name}"),
+                ]
                 await self._hear(host, is_far=is_far)
-                feeding.cancel()
+                for task in beside:
+                    task.cancel()
         except* HostLost as errors:
             lost += [each for each in leaves(errors) if isinstance(each, HostLost)]
         finally:
             self._host = None
+            self._seen, self._seen_at = [], -inf
             host.kill()
         return lost[0] if lost else None
 
@@ -230,6 +244,20 @@ class StandIn:
                 await self._queue.report([_lost(each, why) if why else addressed(each, body) for each in mail.news])
             if mail.is_last:
                 return
+
+    async def _watch(self, host: Remote) -> None:
+        """Look what is in play.
+
+        consumes      nothing
+        waits for     somebody who wants to know
+        unblocked by  `look`, the host's death
+        """
+        while True:
+            await self._wanted.wait()
+            self._seen = await host.control(f"{GUEST}.sightings")
+            self._seen_at = _now()
+            self._wanted.clear()
+            self._looked.set()
 
     async def _move_in(self, host: Remote) -> None:
         """Have a host hold the guest."""
