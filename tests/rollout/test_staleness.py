@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 from tests.rollout.kit import Rig, later, played
-from tests.rollout.toys import Echo
+from tests.rollout.toys import Echo, Watched
+
+from windrow.engines.protocol import Acknowledgement, Weights
 
 
 async def trained(rig: Rig, steps: int) -> list[dict[str, float]]:
@@ -61,3 +63,21 @@ async def test_collecting_ahead_takes_less_time_than_taking_turns():
         seconds[bound] = sum(metrics["batch/wait_s/mean"] for metrics in seen[1:])
         await rig.scheduler.shutdown()
     assert seconds[1.0] < seconds[0.0]
+
+
+class FarAway(Watched):
+    """An engine that hears of new weights late."""
+
+    async def load(self, version: int, weights: "Weights | None") -> Acknowledgement:
+        await later(5)
+        return await super().load(version, weights)
+
+
+@played
+async def test_a_step_that_counts_as_a_version_is_sampled_by_engines_that_have_heard_of_it():
+    rig = Rig(engines=2, tasks=6, engine_class=FarAway, config={"staleness": 0.0})
+    batches = [await rig.full(0), await rig.full(1)]
+    assert [len(batch) for batch in batches] == [8, 4]
+    assert batches[1].meta_info["metrics"]["batch/lag_versions/max"] == 0
+    assert rig.ledger.groups.dropped == {}
+    await rig.scheduler.shutdown()

@@ -119,13 +119,6 @@ class Fleet:
         hand.idle.clear()
         hand.wake.set()
 
-    def relabel(self, version: int) -> None:
-        """Whoever changed the weights did it behind our back; from now on they count as this version."""
-        self.give(Given(version=version, by_others=True))
-        for name in self.engines:
-            if name not in self.aside:
-                self.order(LoadWeights(name, version))
-
     def give(self, given: Given) -> Given:
         """What engines are brought to from now on; says what it was before."""
         before, self._given = self._given, given

@@ -35,7 +35,7 @@ from windrow.errors import ConfigError, EngineError, Refused, WindrowError
 from windrow.observe.metrics import Meter
 from windrow.rollout.config import check_same
 from windrow.rollout.dispatch import Delivery, Dispatch, GroupFilter
-from windrow.rollout.fleet import Fleet, Patience
+from windrow.rollout.fleet import Fleet, Given, Patience
 from windrow.rollout.intake import Intake
 from windrow.rollout.orders import (
     News,
@@ -314,8 +314,8 @@ class GroupQueueManager:
         """A step begins; it counts as a version of the weights if nobody tells us of new ones."""
         if not self.steps_are_versions or step <= self.machine.version:
             return
-        self.fleet.relabel(step)  # each engine hears of it before it is resumed
-        self.tell(VersionPublished(step, loaded=True))
+        self.fleet.give(Given(version=step, by_others=True))
+        self.tell(VersionPublished(step))  # an engine that has not heard of it yet gets nothing that counts as it
 
     async def mark_trained(self, batch_id: int) -> None:
         """A batch was used; it will not be asked for again."""
