@@ -234,7 +234,7 @@ def trl_learns(seed: int, updates: int = UPDATES) -> Learnt:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from datasets import Dataset  # type: ignore[import-untyped]  # it has no types
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -281,6 +281,7 @@ def trl_learns(seed: int, updates: int = UPDATES) -> Learnt:
             train_dataset=data,
             callbacks=[Clock()],
         )
+        trainer.remove_callback(PrinterCallback)  # standard output is ours
         ends.append(time.perf_counter())
         trainer.train()
     rewards = [each["reward"] for each in trainer.state.log_history if "reward" in each]

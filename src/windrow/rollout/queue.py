@@ -57,6 +57,8 @@ LEFT = "its scheduler was shut down"
 OVER = "the scheduler was shut down; make a new one"
 RESTORED = "restore"
 """Holds the gate of a restored queue until its engines have the weights of then."""
+AT_A_TIME = 16
+"""News that are taken in before others have a word."""
 STOP_S = 30.0
 """How long episodes and hands may take to end when everything ends."""
 
@@ -266,10 +268,12 @@ class GroupQueueManager:
 
     async def report(self, news: Sequence[News]) -> None:
         """What happened to attempts, in the order in which it happened."""
-        if self.is_closed:
-            return
-        for item in news:
+        for place, item in enumerate(news, start=1):
+            if self.is_closed:
+                return
             self._intake.take(item)
+            if place % AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     # for consumers
 

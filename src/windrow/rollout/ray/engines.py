@@ -27,6 +27,8 @@ from windrow.types import How, Record, Value
 ENGINE = "worker"
 """Under which name a host holds its engine."""
 BOARD = "board"
+AT_A_TIME = 16
+"""Requests that begin before others have a word: orders do not wait for all that came together."""
 LISTEN_S = 15.0
 """How long a client waits for news before it says again that it is there."""
 
@@ -73,8 +75,10 @@ class Switchboard:
             task = theirs.running.get(name)
             if task is not None:
                 task.cancel()
-        for request in requests:
+        for place, request in enumerate(requests, start=1):
             self._crew.spawn(self._answer(theirs, request), f"answer to {request.id}")
+            if place % AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     async def listen(self, client: str) -> list[Heard]:
         """What there is for a client; waits for something, but not for ever."""

@@ -8,6 +8,7 @@ that dies again and again ends the run with the reason.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -42,6 +43,8 @@ DEATHS = 5
 SPREAD = {"scheduling_strategy": "SPREAD"}
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
+YIELD = 5
+"""By how much hosts of players and scorers are nicer than the others: engines, trainers and orders come first."""
 FRESH_S = 0.5
 """What was seen so long ago is as good as new."""
 LOOK_S = 0.02
@@ -60,6 +63,7 @@ class Guest:
     """In the host: a worker, and the mailbox through which it knows its queue."""
 
     def __init__(self, clock_now: float) -> None:
+        os.nice(YIELD)
         self.node = _node()
         self.mail = Mailbox(clock_now)
         self.worker: EnvWorker | RewardWorker
