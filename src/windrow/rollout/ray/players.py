@@ -147,7 +147,7 @@ class StandIn:
         self._deaths = 0  # in a row
 
     def dismiss(self) -> None:
-        """Its scheduler is gone: if it has not begun it need not."""
+        """Its scheduler is gone: if it has not begun it need not, and the queue does not know it any more."""
         self._is_dismissed = True
 
     def sightings(self) -> list[Sighting]:
@@ -222,7 +222,7 @@ class StandIn:
         unblocked by  the queue, its end
         """
         while True:
-            orders = await self._orders(host)
+            orders = () if self._is_dismissed else await self._orders(host)
             if not orders:
                 await host.call(f"{GUEST}.bring", [], is_over=True)
                 return
@@ -307,7 +307,8 @@ class RayPlayer(StandIn):
         given = (self.name, ways, self._envs, self._settings, self._slots, self._kinds)
         await host.attach(GUEST, PlayingGuest, _now(), *given)
         self._is_resampled = False
-        await self._queue.join(self.name, self._slots, self._kinds)
+        if not self._is_dismissed:
+            await self._queue.join(self.name, self._slots, self._kinds)
 
     async def _orders(self, host: Remote) -> Sequence[Brought]:
         orders = await self._queue.lease(self.name, self._slots)
@@ -345,7 +346,9 @@ class RayScorer(StandIn):
         await host.attach(GUEST, ScoringGuest, _now(), self.name, self.kind, self._make, self._limits, self._closes)
 
     async def _begun(self, host: Remote) -> None:
-        await self._queue.open_tray(self.kind, in_groups=await host.call(f"{GUEST}.in_groups"))
+        in_groups = await host.call(f"{GUEST}.in_groups")
+        if not self._is_dismissed:
+            await self._queue.open_tray(self.kind, in_groups=in_groups)
 
     async def _orders(self, _: Remote) -> Sequence[Brought]:
         return await self._queue.fetch_unscored(self.kind)
