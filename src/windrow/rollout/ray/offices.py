@@ -82,10 +82,10 @@ class Office:
 
     async def wait(self, ticket: str, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, until somebody gives it up."""
-        over = asyncio.Event()
+        limit, over = asyncio.timeout(None), asyncio.Event()
+        self._waits[ticket] = Wait(limit, over)
         try:
-            async with asyncio.timeout(None) as limit:
-                self._waits[ticket] = Wait(limit, over)
+            async with limit:
                 return await self.ask(mode, method, *arguments, **options)
         except TimeoutError:
             if not limit.expired():
