@@ -39,6 +39,8 @@ PAUSE_S = 0.5
 """Before a host that died is started again; doubles with each death in a row."""
 DEATHS = 5
 """In a row, without any news between them, after which a host is not started again."""
+END_S = 10.0
+"""How long a host may take to close what is in play when everything is broken off."""
 SPREAD = {"scheduling_strategy": "SPREAD"}
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
@@ -63,13 +65,25 @@ class Guest:
         self.node = _node()
         self.mail = Mailbox(clock_now)
         self.worker: EnvWorker | RewardWorker
+        self._limit: asyncio.Timeout | None = None  # while it works
 
     async def run(self) -> None:
-        """Work until all is over."""
+        """Work until all is over, or it is broken off."""
         try:
-            await self.worker.run()
+            async with asyncio.timeout(None) as self._limit:
+                await self.worker.run()
+        except TimeoutError:
+            if self._limit is None or not self._limit.expired():
+                raise
         finally:
+            self._limit = None
             self.mail.end()
+
+    async def break_off(self) -> None:
+        """Give up what is in play; returns when that is closed."""
+        if self._limit is not None:
+            self._limit.reschedule(_now())
+            await self.worker.ended.wait()
 
     def bring(self, orders: Sequence[Brought], *, is_over: bool = False) -> None:
         """Orders from the queue."""
@@ -184,8 +198,10 @@ class StandIn:
         """From the start of a host to its end; why it died, if it did."""
         lost: list[HostLost] = []
         host = start(self.name, **SPREAD)
+        is_in = False
         try:
             await self._move_in(host)
+            is_in = True
             is_far = await host.call(f"{GUEST}.node") != _node()
             self._host = host
             async with asyncio.TaskGroup() as group:
@@ -203,8 +219,18 @@ class StandIn:
         finally:
             self._host = None
             self._seen, self._seen_at = [], -inf
-            host.kill()
+            await self._end(host, is_in=is_in)
         return lost[0] if lost else None
+
+    async def _end(self, host: Remote, *, is_in: bool) -> None:
+        """End a host; whatever its guest still holds is closed before, in bounded time."""
+        try:
+            if is_in:
+                with suppress(HostLost, TimeoutError):
+                    async with asyncio.timeout(END_S):
+                        await host.call(f"{GUEST}.break_off")
+        finally:
+            host.kill()
 
     async def _mourn(self, lost: HostLost) -> None:
         self._deaths += 1
