@@ -7,6 +7,7 @@ here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 Way = Callable[..., Coroutine[Any, Any, Any]]
 """How a call goes to a host."""
 OFFICE = "office"
+EARLY = 64
+"""Calls that may be given up before they come."""
 LOOK_S = 30.0
 """How long a look may take."""
 SNAPSHOT_S = 600.0
@@ -68,6 +71,7 @@ class Office:
         self._commons = Commons(engines, opened)
         self._places: dict[Mode, Tenancy] = {}
         self._waits: dict[str, Wait] = {}  # by ticket; all and only those that are under way
+        self._given_up: deque[str] = deque(maxlen=EARLY)  # tickets of which nothing was known
 
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
         """A scheduler of a mode comes."""
@@ -82,6 +86,8 @@ class Office:
 
     async def wait(self, ticket: str, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """The same, until somebody gives it up."""
+        if ticket in self._given_up:  # Ray does not promise an order
+            return None
         limit, over = asyncio.timeout(None), asyncio.Event()
         self._waits[ticket] = Wait(limit, over)
         try:
@@ -90,6 +96,7 @@ class Office:
         except TimeoutError:
             if not limit.expired():
                 raise
+            return None
         finally:
             self._waits.pop(ticket, None)
             over.set()
@@ -97,7 +104,9 @@ class Office:
     async def give_up(self, ticket: str) -> None:
         """Nobody waits for it any more; returns when it has ended."""
         wait = self._waits.pop(ticket, None)
-        if wait is not None:
+        if wait is None:
+            self._given_up.append(ticket)
+        else:
             wait.limit.reschedule(asyncio.get_running_loop().time())
             await wait.over.wait()
 
@@ -212,7 +221,7 @@ class RemoteTenancy:
         return await self._waited(self._office.control, method, *arguments, **options)
 
     async def _waited(self, way: Way, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
-        """Whoever stops waiting has it given up there; by the same way, so that it comes after what is given up."""
+        """Whoever stops waiting has it given up there."""
         ticket = uuid4().hex
         try:
             return await way(f"{OFFICE}.wait", ticket, self._mode, method, *arguments, **options)
