@@ -372,6 +372,13 @@ class NextDoor(Here):
         office: Office = _thing(place._office, OFFICE)
         return office._places[scheduler.mode].queue
 
+    def players(self, scheduler: RolloutScheduler) -> list[Remote]:
+        """The hosts of those who play for a scheduler."""
+        place = scheduler._place
+        assert isinstance(place, RemoteTenancy)
+        players = _thing(place._office, OFFICE)._places[scheduler.mode].players
+        return [player._host for player in players if player._host is not None]
+
     def tasks(self) -> "set[asyncio.Task[Any]]":
         return {task for task in super().tasks() if task not in OWNERS}
 
