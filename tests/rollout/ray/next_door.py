@@ -22,6 +22,7 @@ does not wait: a call that has not begun is made in place, and must not wait for
 """
 
 import asyncio
+import gc
 import io
 import pickle
 import sys
@@ -30,6 +31,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -57,6 +59,8 @@ from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.virtual_time import run
 
 W = TypeVar("W")
+
+gc.freeze()  # what was imported is no garbage, as in the kit
 
 NODE = "ab" * 28
 
@@ -87,7 +91,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         self._shared = shared
 
     def persistent_id(self, thing: object) -> int | None:
-        if not _is_shared(thing):
+        kind = type(thing)
+        if not _are_shared(kind):  # type: ignore[arg-type]  # classes can be hashed
             return None
         self._shared.append(thing)
         return len(self._shared) - 1
@@ -102,11 +107,12 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 -- of what was pickled here
         return self._shared[place]
 
 
-def _is_shared(thing: object) -> bool:
-    """It means the same in all processes, or a test looks at it afterwards."""
-    if isinstance(thing, type | FunctionType | Handle | Ref):
+@cache
+def _are_shared(kind: type[Any]) -> bool:
+    """Things of this kind mean the same in all processes, or a test looks at them afterwards."""
+    if issubclass(kind, type | FunctionType | Handle | Ref):
         return True
-    return type(thing).__module__.startswith("tests.") and not isinstance(thing, BaseException)
+    return kind.__module__.startswith("tests.") and not issubclass(kind, BaseException)
 
 
 class Ref:
