@@ -52,6 +52,32 @@ importlib.import_module("tensordict")  # takes seconds, so not in the middle of 
 gc.freeze()  # what was imported is no garbage; the collections at the end of each test are quick
 
 
+class Here:
+    """Where rigs have everything: in this process."""
+
+    devices = ResourceManager
+    turns = 1
+    """Of the event loop, for one step of a call."""
+
+    def engines(self, cluster: Cluster[Any, Any]) -> list[Watched]:
+        return [engine for engine in cluster.workers.values() if isinstance(engine, Watched)]
+
+    def queue(self, scheduler: RolloutScheduler) -> GroupQueueManager | None:
+        place = scheduler._place
+        assert isinstance(place, Tenancy)
+        return place.queue
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """All tasks of the process that the scheduler is in."""
+        return asyncio.all_tasks()
+
+    async def end(self, cluster: Cluster[Any, Any]) -> None:
+        """After the end of all schedulers."""
+
+
+premises = Here()
+
+
 class Rig:
     """A cluster of scripted engines and a scheduler on it."""
 
@@ -81,7 +107,7 @@ class Rig:
         def make(name: str, devices: tuple[int, ...], _: EngineConfig) -> Engine:
             return engine_class(name, settings, script=says, devices=devices, codec=codec)
 
-        self.devices = ResourceManager(engines)
+        self.devices = premises.devices(engines)
         self.cluster = Cluster("infer", make, self.devices, EngineConfig(codec=codec))
         if keep:
             manager["filter"] = self._keep
@@ -108,7 +134,7 @@ class Rig:
 
     @property
     def engines(self) -> list[Watched]:
-        return [engine for engine in self.cluster.workers.values() if isinstance(engine, Watched)]
+        return premises.engines(self.cluster)
 
     @property
     def engine(self) -> Watched:
@@ -167,6 +193,7 @@ class Rig:
     async def end(self) -> None:
         for scheduler in self.schedulers:
             await scheduler.shutdown()
+        await premises.end(self.cluster)
 
     def check_ended(self) -> None:
         self.check()
@@ -188,10 +215,8 @@ class Rig:
 
 
 def queue_of(scheduler: RolloutScheduler) -> GroupQueueManager | None:
-    """The queue of a scheduler in this process; None if nothing has begun."""
-    place = scheduler._place
-    assert isinstance(place, Tenancy)
-    return place.queue
+    """The queue of a scheduler; None if nothing has begun."""
+    return premises.queue(scheduler)
 
 
 def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import Rig, at, later
 from tests.rollout.striking import Moment, Strike, at_every_await, struck
 from tests.rollout.toys import Echo, talk
@@ -117,7 +118,7 @@ def test_a_shutdown_that_is_cancelled_can_be_finished(moment: Moment):
         await later(1.05)
         await struck(rig.scheduler.shutdown(), strike)
         await rig.scheduler.shutdown()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert kit.premises.tasks() == {asyncio.current_task()}
         assert [engine._state.state for engine in rig.engines] == ["dead", "dead"]
 
     assert at_every_await(scene, moment) >= 1

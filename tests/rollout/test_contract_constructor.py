@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import Rig, played
 
 from windrow import DataProto, EnvManagerConfig, RolloutConfig, RolloutScheduler, Sampling
@@ -27,7 +28,7 @@ def test_a_mode_is_train_or_val(mode: str):
 async def test_nothing_runs_yet():
     rig = Rig(engines=2)
     await asyncio.sleep(100)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert kit.premises.tasks() == {asyncio.current_task()}
     assert [engine._state.state for engine in rig.engines] == ["cold", "cold"]
     assert rig.log.made == 0
     assert rig.scheduler.ledger() == {}

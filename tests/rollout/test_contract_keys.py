@@ -202,8 +202,7 @@ async def test_history_that_was_rewritten_gives_a_row_per_chain():
 
 @played
 async def test_the_usage_example_in_its_embedded_form():
-    rig = Rig(tasks=20)
-    await rig.scheduler.shutdown()  # the one that the kit made; nothing has begun
+    rig = Rig(tasks=20, mode="val")  # so that there is no train scheduler yet
     config, env_manager_config = rig.scheduler._config, rig.scheduler._env
     resource_manager, infer_cluster = rig.devices, rig.cluster
     scheduler = RolloutScheduler(config, env_manager_config, resource_manager, infer_cluster, mode="train")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import Rig, at, later, play
 from tests.rollout.toys import talk
 
@@ -39,7 +40,7 @@ def test_a_call_that_ends_in_the_moment_of_the_shutdown_ends(name: str):
         rig = await busy()
         waiting = asyncio.ensure_future(CALLS[name](rig))
         await later(5)
-        for _ in range(turns):
+        for _ in range(turns * kit.premises.turns):
             await asyncio.sleep(0)
         await rig.scheduler.shutdown()
         done, _ = await asyncio.wait({waiting}, timeout=10)
@@ -56,7 +57,7 @@ def test_a_call_that_ends_in_the_moment_in_which_an_engine_dies_ends(name: str):
         rig = await busy()
         waiting = asyncio.ensure_future(CALLS[name](rig))
         await later(5)
-        for _ in range(turns):
+        for _ in range(turns * kit.premises.turns):
             await asyncio.sleep(0)
         rig.engines[1].die()
         done, _ = await asyncio.wait({waiting}, timeout=100)

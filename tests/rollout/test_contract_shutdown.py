@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import RIGS, Rig, at, later, now, played
 from tests.rollout.toys import Echo, EnvLog, Hanging, Slow, Watched, talk
 
@@ -21,7 +22,7 @@ async def test_everything_that_was_started_is_stopped():
     rig = Rig(engines=2, env=partial(Echo, turns=3), config={"staleness": 1.0})
     await rig.full(0)
     await rig.scheduler.shutdown()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert kit.premises.tasks() == {asyncio.current_task()}
     assert [engine._state.state for engine in rig.engines] == ["dead", "dead"]
     assert rig.in_flight == 0
     assert rig.ledger.groups.alive == 0
@@ -274,7 +275,7 @@ async def test_a_with_block_ends_it():
     rig = Rig()
     async with rig.scheduler as scheduler:
         assert len(await rig.full(0, of=scheduler)) == 8
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert kit.premises.tasks() == {asyncio.current_task()}
 
 
 @played

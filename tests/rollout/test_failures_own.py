@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import RIGS, Rig, at, later, now, played
 from tests.rollout.toys import Breaking, Echo, Hanging, Slow, first_time
 
@@ -21,13 +22,13 @@ from windrow.trajectory import Task, Trajectory
 
 @pytest.mark.parametrize("call", ["begin", "extend", "decode"])
 @played
-async def test_a_broken_promise_in_the_codec_ends_get_batch(call: str):
+async def test_a_broken_promise_in_the_codec_ends_get_batch(call: str, monkeypatch: pytest.MonkeyPatch):
     rig = Rig(env=partial(Echo, turns=2))
 
     def broken(*_: object) -> None:
         raise InternalError("promise 42 is broken")
 
-    setattr(rig.cluster.worker_config.codec, call, broken)
+    monkeypatch.setattr(type(rig.cluster.worker_config.codec), call, broken)
     with pytest.raises(InternalError, match="promise 42 is broken"):
         await rig.batch(0)
     with pytest.raises(InternalError, match="promise 42 is broken"):
@@ -86,7 +87,7 @@ async def test_after_a_bug_everything_can_still_be_shut_down():
     with pytest.raises(InternalError):
         await rig.batch(0)
     await rig.scheduler.shutdown()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert kit.premises.tasks() == {asyncio.current_task()}
     assert await rig.batch(1) is None
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import Rig, at, later, now, play, played
 from tests.rollout.striking import Moment, Strike, at_every_await, struck
 from tests.rollout.toys import Echo, Rewriting, talk
@@ -126,7 +127,7 @@ def test_a_shutdown_that_is_cancelled_while_scores_are_pending_can_be_finished(r
         await rig.scheduler.shutdown()
         assert await waiting is None
         assert asked.busy == 0
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert kit.premises.tasks() == {asyncio.current_task()}
 
     assert at_every_await(scene, moment) >= 1
 
@@ -175,8 +176,7 @@ def test_spares_whose_scores_are_broken_off_anywhere_leave_nothing_behind(reward
         assert len(await rig.full(1, 4)) == 4
         await later(50)
         assert rig.machine.status().attempts_scoring == 0
-        (worker,) = rig.scheduler._place.scorers
-        assert worker.sightings() == []
+        assert [each for each in rig.scheduler.status().episodes if each.stage == "scoring"] == []
         assert rig.ledger.attempts.dropped == {"spare": 12}
 
     for places in (1, 2, 16):

@@ -158,6 +158,14 @@ async def test_after_its_scheduler_was_shut_down_a_mode_can_have_another():
 
 
 @played
+async def test_after_the_last_scheduler_the_cluster_has_new_engines_for_the_next():
+    rig = Rig()
+    await rig.full(0)
+    await rig.scheduler.shutdown()
+    assert len(await rig.full(0, of=rig.join("train"))) == 8
+
+
+@played
 async def test_training_can_be_begun_anew_beside_a_validation():
     rig, val = both(config={"staleness": 1.0})
     await rig.full(0)

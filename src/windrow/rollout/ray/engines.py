@@ -21,7 +21,7 @@ from windrow.cluster.ray.hosts import Remote
 from windrow.engines.protocol import Acknowledgement, Engine, Health, LoadReport, Traits, Weights
 from windrow.errors import EngineError, EngineLost, HostLost, InternalError, WindrowError, blame
 from windrow.requests import Chunk, Request
-from windrow.rollout.supervision import Crew
+from windrow.rollout.supervision import Crew, is_stray
 from windrow.types import How, Record, Value
 
 ENGINE = "worker"
@@ -39,6 +39,8 @@ class Heard(Value, frozen=True):
     request: str
     chunk: Chunk | None = None
     error: WindrowError | None = None
+    is_last: bool = False
+    """Nothing comes after it."""
 
 
 class Client(Record, gc=True):
@@ -106,13 +108,28 @@ class Switchboard:
         client.running[request.id] = asyncio.current_task()
         try:
             with blame(EngineError, "engine", self._engine.name, "answers", request.id):
-                async with aclosing(self._engine.generate(request)) as chunks:
-                    async for chunk in chunks:
-                        client.say(Heard(request.id, chunk))
+                client.say(Heard(request.id, await self._say_all(client, request), is_last=True))
         except WindrowError as error:
-            client.say(Heard(request.id, None, error))
+            client.say(Heard(request.id, error=error, is_last=True))
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            stray = EngineError(f"engine {self._engine.name} cancelled {request.id} from inside")
+            client.say(Heard(request.id, error=stray, is_last=True))
         finally:
             del client.running[request.id]
+
+    async def _say_all(self, client: Client, request: Request) -> Chunk | None:
+        """Say on what the engine says; returns how it ends, if it ends as it should."""
+        ending: Chunk | None = None
+        async with aclosing(self._engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                if ending is not None:  # it was not the end
+                    client.say(Heard(request.id, ending))
+                ending = chunk if chunk.finish is not None else None
+                if ending is None:
+                    client.say(Heard(request.id, chunk))
+        return ending
 
 
 class Flow(Record, gc=True):
@@ -157,7 +174,7 @@ class Line:
             yield flow
         finally:
             del self._flows[request.id]
-            if not flow.heard or not _is_last(flow.heard[-1]):
+            if not flow.heard or not flow.heard[-1].is_last:
                 self._withdrawn.append(request.id)
                 self._to_send.set()
 
@@ -232,9 +249,9 @@ class RayEngine:
                     read += 1
                     if heard.error is not None:
                         raise heard.error
-                    assert heard.chunk is not None
-                    yield heard.chunk
-                    if heard.chunk.finish is not None:
+                    if heard.chunk is not None:
+                        yield heard.chunk
+                    if heard.is_last:
                         return
                 if line.lost:
                     raise EngineLost(f"engine {self.name}: {line.lost}")
@@ -288,10 +305,6 @@ def _as_lost(engine: str) -> Iterator[None]:
         yield
     except HostLost as error:
         raise EngineLost(f"engine {engine}: {error}") from error
-
-
-def _is_last(heard: Heard) -> bool:
-    return heard.chunk is None or heard.chunk.finish is not None
 
 
 def _ignored(_: BaseException) -> None:

@@ -1,16 +1,19 @@
 """The office of a cluster: where its queue lives, and how schedulers elsewhere ask it.
 
 Promises: all schedulers of a cluster come to the same office, whichever process they are in, and it holds one queue for
-all of them. What a call raises there is raised here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
+all of them. What a call raises there is raised here. A call that is cancelled here is cancelled there, before it ends
+here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
 """
 
 import asyncio
 import inspect
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import ray
 
@@ -29,12 +32,16 @@ from windrow.rollout.ray.players import Elsewhere
 from windrow.rollout.sharing import Commons
 from windrow.rollout.snapshots import save
 from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
-from windrow.types import Mode, but
+from windrow.types import Mode, Value, but
 
 if TYPE_CHECKING:
     from windrow.engines.protocol import Weights
 
+Way = Callable[..., Coroutine[Any, Any, Any]]
+"""How a call goes to a host."""
 OFFICE = "office"
+EARLY = 64
+"""Calls that may be given up before they come."""
 LOOK_S = 30.0
 """How long a look may take."""
 SNAPSHOT_S = 600.0
@@ -50,12 +57,21 @@ class Engines:
         self.workers: dict[str, Engine] = {each: RayEngine(each, host) for each, host in hosts.items()}
 
 
+class Wait(Value, frozen=True, gc=True):
+    """Something that is done for somebody who waits for it."""
+
+    limit: asyncio.Timeout
+    over: asyncio.Event
+
+
 class Office:
     """In its host: one queue, and a place at it for each mode."""
 
     def __init__(self, engines: Engines) -> None:
         self._commons = Commons(engines, opened)
         self._places: dict[Mode, Tenancy] = {}
+        self._waits: dict[str, Wait] = {}  # by ticket; all and only those that are under way
+        self._given_up: deque[str] = deque(maxlen=EARLY)  # tickets of which nothing was known
 
     def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
         """A scheduler of a mode comes."""
@@ -67,6 +83,32 @@ class Office:
         """Do something for the scheduler of a mode."""
         result = methodcaller(method, *arguments, **options)(self._places[mode])
         return await result if inspect.isawaitable(result) else result
+
+    async def wait(self, ticket: str, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+        """The same, until somebody gives it up."""
+        if ticket in self._given_up:  # Ray does not promise an order
+            return None
+        limit, over = asyncio.timeout(None), asyncio.Event()
+        self._waits[ticket] = Wait(limit, over)
+        try:
+            async with limit:
+                return await self.ask(mode, method, *arguments, **options)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+        finally:
+            self._waits.pop(ticket, None)
+            over.set()
+
+    async def give_up(self, ticket: str) -> None:
+        """Nobody waits for it any more; returns when it has ended."""
+        wait = self._waits.pop(ticket, None)
+        if wait is None:
+            self._given_up.append(ticket)
+        else:
+            wait.limit.reschedule(asyncio.get_running_loop().time())
+            await wait.over.wait()
 
     async def ready(self, mode: Mode) -> None:
         """Engines and workers of a mode are started."""
@@ -172,11 +214,21 @@ class RemoteTenancy:
 
     async def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Something that may take long."""
-        return await self._office.call(f"{OFFICE}.ask", self._mode, method, *arguments)
+        return await self._waited(self._office.call, method, *arguments)
 
     async def _order(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """Something that does not wait behind anything."""
-        return await self._office.control(f"{OFFICE}.ask", self._mode, method, *arguments, **options)
+        return await self._waited(self._office.control, method, *arguments, **options)
+
+    async def _waited(self, way: Way, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+        """Whoever stops waiting has it given up there."""
+        ticket = uuid4().hex
+        try:
+            return await way(f"{OFFICE}.wait", ticket, self._mode, method, *arguments, **options)
+        except asyncio.CancelledError:
+            with suppress(HostLost):
+                await way(f"{OFFICE}.give_up", ticket)
+            raise
 
     def _look(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- as above
         return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=LOOK_S)

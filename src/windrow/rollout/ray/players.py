@@ -40,6 +40,8 @@ PAUSE_S = 0.5
 """Before a host that died is started again; doubles with each death in a row."""
 DEATHS = 5
 """In a row, without any news between them, after which a host is not started again."""
+END_S = 10.0
+"""How long a host may take to close what is in play when everything is broken off."""
 SPREAD = {"scheduling_strategy": "SPREAD"}
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
@@ -67,13 +69,25 @@ class Guest:
         self.node = _node()
         self.mail = Mailbox(clock_now)
         self.worker: EnvWorker | RewardWorker
+        self._limit: asyncio.Timeout | None = None  # while it works
 
     async def run(self) -> None:
-        """Work until all is over."""
+        """Work until all is over, or it is broken off."""
         try:
-            await self.worker.run()
+            async with asyncio.timeout(None) as self._limit:
+                await self.worker.run()
+        except TimeoutError:
+            if self._limit is None or not self._limit.expired():
+                raise
         finally:
+            self._limit = None
             self.mail.end()
+
+    async def break_off(self) -> None:
+        """Give up what is in play; returns when that is closed."""
+        if self._limit is not None:
+            self._limit.reschedule(_now())
+            await self.worker.ended.wait()
 
     def bring(self, orders: Sequence[Brought], *, is_over: bool = False) -> None:
         """Orders from the queue."""
@@ -151,7 +165,7 @@ class StandIn:
         self._deaths = 0  # in a row
 
     def dismiss(self) -> None:
-        """Its scheduler is gone: if it has not begun it need not."""
+        """Its scheduler is gone: if it has not begun it need not, and the queue does not know it any more."""
         self._is_dismissed = True
 
     def sightings(self) -> list[Sighting]:
@@ -188,8 +202,10 @@ class StandIn:
         """From the start of a host to its end; why it died, if it did."""
         lost: list[HostLost] = []
         host = start(self.name, **SPREAD)
+        is_in = False
         try:
             await self._move_in(host)
+            is_in = True
             is_far = await host.call(f"{GUEST}.node") != _node()
             self._host = host
             async with asyncio.TaskGroup() as group:
@@ -207,8 +223,18 @@ class StandIn:
         finally:
             self._host = None
             self._seen, self._seen_at = [], -inf
-            host.kill()
+            await self._end(host, is_in=is_in)
         return lost[0] if lost else None
+
+    async def _end(self, host: Remote, *, is_in: bool) -> None:
+        """End a host; whatever its guest still holds is closed before, in bounded time."""
+        try:
+            if is_in:
+                with suppress(HostLost, TimeoutError):
+                    async with asyncio.timeout(END_S):
+                        await host.call(f"{GUEST}.break_off")
+        finally:
+            host.kill()
 
     async def _mourn(self, lost: HostLost) -> None:
         self._deaths += 1
@@ -226,7 +252,7 @@ class StandIn:
         unblocked by  the queue, its end
         """
         while True:
-            orders = await self._orders(host)
+            orders = () if self._is_dismissed else await self._orders(host)
             if not orders:
                 await host.call(f"{GUEST}.bring", [], is_over=True)
                 return
@@ -311,7 +337,8 @@ class RayPlayer(StandIn):
         given = (self.name, ways, self._envs, self._settings, self._slots, self._kinds)
         await host.attach(GUEST, PlayingGuest, _now(), *given)
         self._is_resampled = False
-        await self._queue.join(self.name, self._slots, self._kinds)
+        if not self._is_dismissed:
+            await self._queue.join(self.name, self._slots, self._kinds)
 
     async def _orders(self, host: Remote) -> Sequence[Brought]:
         orders = await self._queue.lease(self.name, self._slots)
@@ -349,7 +376,9 @@ class RayScorer(StandIn):
         await host.attach(GUEST, ScoringGuest, _now(), self.name, self.kind, self._make, self._limits, self._closes)
 
     async def _begun(self, host: Remote) -> None:
-        await self._queue.open_tray(self.kind, in_groups=await host.call(f"{GUEST}.in_groups"))
+        in_groups = await host.call(f"{GUEST}.in_groups")
+        if not self._is_dismissed:
+            await self._queue.open_tray(self.kind, in_groups=in_groups)
 
     async def _orders(self, _: Remote) -> Sequence[Brought]:
         return await self._queue.fetch_unscored(self.kind)
