@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=wo
 # long searches: every branch is reached without them, and coverage would double their time
 SEARCHES := tests/core/test_walk.py tests/core/test_exhaustive.py
 # CI samples what they search; WINDROW_SOAK=1 lets them search all of it
-SAMPLED := tests/core/test_walk.py
+SAMPLED := tests/core/test_walk.py tests/rollout
 OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__pycache__,$(wildcard tests/*))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
@@ -54,7 +54,7 @@ $(VLLM)/.installed: tests/vllm/requirements.txt
 
 soak: $(STAMP) ## 2,000 environments at once of which some crash, hang or eat memory, 200 steps of training, and the long form of what CI samples; minutes, no part of CI
 	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s --timeout=1800 tests/soak
-	@WINDROW_SOAK=1 $(PYTEST) -q --timeout=1800 $(SAMPLED)
+	@WINDROW_SOAK=1 $(PYTEST) -q --timeout=1800 $(SAMPLED) -m 'not ray'
 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }
@@ -69,7 +69,7 @@ bench: $(STAMP) ## measure each part beside its alternative
 examples: $(STAMP) ## run every example at full size
 	@for script in examples/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
 	@for config in examples/rollout/*.yaml; do echo "$$config"; $(BIN)/windrow rollout $$config || exit 1; done
-	@for config in examples/demo.yaml examples/train/*.yaml; do echo "$$config"; $(BIN)/windrow train $$config || exit 1; done
+	@for config in examples/demo.yaml examples/train/*.yaml examples/ray/*.yaml; do echo "$$config"; $(BIN)/windrow train $$config || exit 1; done
 	@for config in examples/sim/*.yaml; do echo "$$config"; $(BIN)/windrow simulate $$config || exit 1; done
 
 fix: $(STAMP) ## format and repair what can be repaired

@@ -1,5 +1,6 @@
 """Where the tests of the rollout path have their engines, queue and players."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,25 +9,24 @@ from tests.rollout import kit
 from tests.rollout.ray.left_out import LEFT_OUT
 
 IN_BOTH = (
-    "test_cancellation",
     "test_contract_",
-    "test_disturbance",
     "test_failures_",
-    "test_learning_sources",
     "test_passes",
     "test_pinned",
-    "test_rewards",
     "test_schedulers",
     "test_snapshots",
     "test_staleness",
     "test_stream",
 )
 """How the names of files begin whose tests are played twice: in one process, and over hosts next door."""
+IN_BOTH_IF_THERE_IS_TIME = ("test_cancellation", "test_disturbance", "test_learning_sources", "test_rewards")
+"""The same for those that take minutes."""
+PLAYED_TWICE = IN_BOTH + (IN_BOTH_IF_THERE_IS_TIME if "WINDROW_SOAK" in os.environ else ())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     file = metafunc.definition.path
-    if file.parent == Path(__file__).parent and file.name.startswith(IN_BOTH):
+    if file.parent == Path(__file__).parent and file.name.startswith(PLAYED_TWICE):
         both = ["here", "next door"]
         metafunc.parametrize("premises", both[:1] if metafunc.function.__name__ in LEFT_OUT else both, indirect=True)
 

@@ -43,7 +43,7 @@ LAST = 10
 """Updates whose rewards are looked at."""
 ROUNDS = 3
 GROUP = 8
-BATCH = 64
+BATCH = 128
 TOKENS = 64
 """The longest answer."""
 USUAL = 12
