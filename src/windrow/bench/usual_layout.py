@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Padded = dict[str, NDArray[Any]]
 
+AT_ONCE = 10_000
+"""Calls that may wait in an actor; when episodes that wait for an id took all of them, none could be put."""
+
 
 class _Queue:
     def __init__(self) -> None:
@@ -158,4 +161,4 @@ def _started(kind: type[object], *arguments: object) -> Any:  # noqa: ANN401 -- 
     import ray
 
     actor: Any = ray.remote(kind)
-    return actor.options(num_cpus=0).remote(*arguments)
+    return actor.options(num_cpus=0, max_concurrency=AT_ONCE).remote(*arguments)

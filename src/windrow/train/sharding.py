@@ -1,6 +1,7 @@
 """One network over several processes: each keeps a part of every weight, and reads a part of every mini-batch.
 
-FSDP2: the layers of a network are put together one after the other when they are needed, and taken apart again.
+FSDP2: the layers of a network are put together one after the other when they are needed, and taken apart again. A
+process that is alone keeps everything.
 
 Promises: gradients are summed, never averaged, over processes, because the weight of a token in a loss is the one that
 it has among all rows. So a step is the step of one process that reads everything, up to rounding. What is taken out
@@ -36,7 +37,12 @@ class Shards:
         self._mesh: DeviceMesh = init_device_mesh(device, (self.size,))
 
     def adopt(self, network: nn.Module) -> None:
-        """Spread a network over all processes, layer by layer; it must be the same in all of them."""
+        """Spread a network over all processes, layer by layer; it must be the same in all of them.
+
+        One process alone keeps it whole: there is nobody to share with, and putting together what it has costs time.
+        """
+        if self.size == 1:
+            return
         layers = _layers(network)
         if not layers:
             raise ConfigError(
@@ -66,8 +72,8 @@ class Shards:
 
     def last(self, network: nn.Module, *, is_last: bool) -> None:
         """Gradients are exchanged after every micro-batch, so that nobody ever holds a whole one."""
-        assert isinstance(network, FSDPModule)
-        network.set_is_last_backward(is_last)
+        if isinstance(network, FSDPModule):
+            network.set_is_last_backward(is_last)
 
     def whole(self, tensor: Tensor) -> Tensor:
         """A copy of a parameter or of a moment, all of it, in main memory; all but the first get its shape."""
