@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,25 @@ def test_a_misspelt_setting_is_found_before_there_is_a_run_folder(
     said = windrow("train", write(folder, small()), override)
     assert said.code == 2
     assert words in said.err
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:{free}", "no Ray cluster answers at"),
+        ("ray://head:10001", "auto or HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_soon_and_leaves_no_run_folder(
+    address: str, words: str, windrow: Windrow, folder: Path
+):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        there = address.format(free=nobody.getsockname()[1])
+        said = windrow("train", write(folder, but(small(), runtime="ray")), f"ray.address={there}")
+    assert (said.code, "Traceback" in said.err) == (2, False)
+    assert words in " ".join(said.err.split())
     assert not (folder / "runs").exists()
 
 

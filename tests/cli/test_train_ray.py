@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,25 +36,6 @@ def test_a_run_with_trainers_and_engines_in_hosts_ends_like_one_in_a_process(win
     assert (found["steps"], found["heldout_tasks"], found["overlap"]) == (2, 16, 0)
     assert found["ledger"]["train"]["attempts"]["trained"] == 2 * 16
     assert found["ledger"]["train"]["attempts"]["alive"] == 0
-
-
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("127.0.0.1:{free}", "no Ray cluster answers at"),
-        ("ray://head:10001", "auto or HOST:PORT"),
-    ],
-)
-def test_a_cluster_that_is_not_there_is_told_soon_and_leaves_no_run_folder(
-    address: str, words: str, windrow: Windrow, folder: Path
-):
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        there = address.format(free=nobody.getsockname()[1])
-        said = windrow("train", write(folder, on_ray()), f"ray.address={there}")
-    assert (said.code, "Traceback" in said.err) == (2, False)
-    assert words in " ".join(said.err.split())
-    assert not (folder / "runs").exists()
 
 
 def test_ctrl_c_stops_it_cleanly_and_it_goes_on_where_it_was(windrow: Windrow, folder: Path):

@@ -150,16 +150,15 @@ def test_nothing_is_left_of_a_run(tmp_path: Path):
             scheduler = stage.scheduler(num_workers=2, env=Marking, env_args={"folder": str(tmp_path)})
             await full(scheduler, 0)
 
-    before = _cpus()
     asyncio.run(main())
     assert pids(tmp_path)
     for pid in pids(tmp_path):
         assert _gone(pid), f"process {pid} is still there"
     for _ in range(PATIENCE):  # as soon as Ray has noticed
-        if _cpus() == before:
+        if _reserved() == 0:
             break
         time.sleep(0.05)
-    assert _cpus() == before, "devices are still reserved"
+    assert _reserved() == 0, "devices are still reserved"
 
 
 def _gone(pid: int) -> bool:
@@ -172,10 +171,9 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def _cpus() -> float:
-    """Of the cluster, that nobody has reserved."""
-    free: dict[str, float] = ray.available_resources()
-    return free["CPU"]
+def _reserved() -> float:
+    """CPUs of the cluster that somebody has."""
+    return float(ray.cluster_resources()["CPU"] - ray.available_resources()["CPU"])
 
 
 async def _failing(call: Awaitable[object]) -> Exception | None:
