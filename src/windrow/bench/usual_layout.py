@@ -56,9 +56,6 @@ class _Queue:
         await self._idle.wait()
         self._done.clear()  # nobody shall begin with what is left of the last time
 
-    async def done(self) -> int:
-        return len(self._done)
-
 
 class _Router:
     def __init__(self, engines: int) -> None:

@@ -37,7 +37,7 @@ from windrow.types import Mode, Value, but
 if TYPE_CHECKING:
     from windrow.engines.protocol import Weights
 
-Way = Callable[..., Coroutine[Any, Any, Any]]
+Send = Callable[..., Coroutine[Any, Any, Any]]
 """How a call goes to a host."""
 OFFICE = "office"
 EARLY = 64
@@ -220,14 +220,14 @@ class RemoteTenancy:
         """Something that does not wait behind anything."""
         return await self._waited(self._office.control, method, *arguments, **options)
 
-    async def _waited(self, way: Way, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+    async def _waited(self, send: Send, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """Whoever stops waiting has it given up there."""
         ticket = uuid4().hex
         try:
-            return await way(f"{OFFICE}.wait", ticket, self._mode, method, *arguments, **options)
+            return await send(f"{OFFICE}.wait", ticket, self._mode, method, *arguments, **options)
         except asyncio.CancelledError:
             with suppress(HostLost):
-                await way(f"{OFFICE}.give_up", ticket)
+                await send(f"{OFFICE}.give_up", ticket)
             raise
 
     def _look(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- as above
