@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ settings.register_profile(
     "windrow", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("windrow")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell lets what it runs in the background ignore Ctrl-C, and so would every program that a test interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

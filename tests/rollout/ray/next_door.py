@@ -24,6 +24,7 @@ does not wait: a call that has not begun is made in place, and must not wait for
 import asyncio
 import gc
 import io
+import os
 import pickle
 import sys
 import traceback
@@ -413,5 +414,6 @@ def next_door() -> Iterator[NextDoor]:
         patch.setattr(ray, "is_initialized", lambda: True)
         patch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: NODE))
         patch.setattr(offices, "ship", _ship)
+        patch.setattr(os, "nice", int)  # there is one process, and it is ours
         yield NextDoor()
     sys.setswitchinterval(switch_s)
