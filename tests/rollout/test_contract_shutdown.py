@@ -109,6 +109,7 @@ async def test_an_environment_that_ignores_its_cancellation_is_left_behind():
     RIGS.remove(rig)  # its environments close when they care to
     await later(20_000)
     assert rig.log.open == set()
+    await kit.premises.end(rig.cluster)
 
 
 @pytest.mark.parametrize("call", ["generate", "close"])

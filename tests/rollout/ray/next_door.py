@@ -3,19 +3,24 @@
 ```
 Remote ── handle.call.remote(…) ── Sealed ── a task of the host's own ── Host.call(…) ── Sealed ── await ref
   real         Handle, Method       copied        on this event loop        real          copied      Ref
+
+Line ── wire.send(…) ── Sealed ── Cord ── Client.take(…)
+real                    copied               real
 ```
 
 Real are `start`, `Remote`, `Host`, `RayStaff` and everything above them: offices, players, mail, parcels, engines. What
-stands for Ray are handles and references, and the few functions of `ray` that those call.
+stands for Ray are handles and references, and the few functions of `ray` that those call; for wires, cords.
 
 Promises
 - A call begins at a later turn of the event loop than the one that sent it, and so does its answer; it costs no virtual
-  time. Whoever stops waiting for an answer does not end the call.
+  time. Whoever stops waiting for an answer does not end the call. What is said on a cord is heard in a later turn, in
+  order.
 - What travels is copied when it is sent and again whenever it is fetched, and arrays come out read-only, as from Ray's
   object store. Not copied are functions, classes, and objects whose classes are tests' own, because a test looks at
   them afterwards: environments' logs, scripts, rewards, sources, rigs.
 - What a host raises comes as Ray's `RayTaskError`, with a copy of the error. When a host is killed, all calls that it
-  has not answered and all that come later end with Ray's `ActorDiedError`, and all its tasks are cancelled.
+  has not answered and all that come later end with Ray's `ActorDiedError`, all its tasks are cancelled, and its cords
+  are cut.
 
 What it does not do: a killed host's tasks still run to their end, as cancelled ones do; they can call nobody. `ray.get`
 does not wait: a call that has not begun is made in place, and must not wait for anything (see `_at_once`).
@@ -48,12 +53,13 @@ from tests.rollout.toys import Watched
 from windrow.cluster.local import Cluster, ResourceManager
 from windrow.cluster.ray.hosts import Host, Remote
 from windrow.cluster.ray.staff import RayStaff
+from windrow.cluster.ray.wires import Address, Meet, Party
 from windrow.cluster.worker import Runtime, Seat
 from windrow.engines.buckets import Shipment, ship
 from windrow.errors import InternalError
 from windrow.rollout.queue import GroupQueueManager
-from windrow.rollout.ray import offices
-from windrow.rollout.ray.engines import ENGINE, LISTEN_S
+from windrow.rollout.ray import engines, offices
+from windrow.rollout.ray.engines import ENGINE
 from windrow.rollout.ray.offices import OFFICE, Office, RemoteTenancy
 from windrow.rollout.ray.players import GUEST, StandIn
 from windrow.rollout.scheduler import RolloutScheduler
@@ -64,6 +70,8 @@ W = TypeVar("W")
 gc.freeze()  # what was imported is no garbage, as in the kit
 
 NODE = "ab" * 28
+AFTERWARDS_S = 15.0
+"""In which what was told of an end comes to its own; virtual time costs nothing."""
 
 IN: ContextVar["Handle | None"] = ContextVar("host", default=None)
 """The host whose code runs."""
@@ -200,7 +208,7 @@ class Call:
         loop.set_task_factory(_born)
         IN.set(self._handle)
         work = getattr(self._handle.host, self._method)(*given)
-        self._task = loop.create_task(work, name=f"{self._method} {given[0]}"[:80])
+        self._task = loop.create_task(work, name=" ".join(map(str, (self._method, *given[:1])))[:80])
         self._task.add_done_callback(self._end)
 
     def _end(self, task: "asyncio.Task[Any]") -> None:
@@ -291,6 +299,7 @@ class Handle:
     def __init__(self) -> None:
         self.host = Host()
         self.calls: set[Call] = set()  # all and only those that have no answer
+        self.cords: list[Cord] = []
         self.is_dead = False
 
     def __getattr__(self, method: str) -> "Method":
@@ -300,6 +309,8 @@ class Handle:
         self.is_dead = True
         for call in [*self.calls]:
             call.lose()
+        for cord in self.cords:
+            cord.close()
         for task in asyncio.all_tasks() if _has_loop() else ():
             if OWNERS.get(task) is self:
                 task.cancel()
@@ -323,6 +334,80 @@ class Method:
         else:
             refs = Call(self._handle, self._name, given, self._returns).refs
         return refs[0] if self._returns == 1 else refs
+
+
+class Cord:
+    """One end of what stands for a wire."""
+
+    def __init__(self, owner: "Handle | None") -> None:
+        self.party: Party
+        self.other: Cord
+        self._is_open = True
+        self._context = Context()  # what is begun at this end is begun by its host
+        self._context.run(IN.set, owner)
+        if owner is not None:
+            owner.cords.append(self)
+
+    def send(self, message: object) -> None:
+        if self._is_open:
+            _soon(self.other.hear, Sealed(message))
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            _soon(self.other.cut)
+
+    def snap(self) -> bool:
+        """Break in the middle: both ends hear of it."""
+        was_open = self._is_open
+        if was_open:
+            _soon(self.cut)
+            _soon(self.other.cut)
+        return was_open
+
+    def hear(self, message: Sealed) -> None:
+        if self._is_open:
+            self._context.run(self.party.take, message.opened())
+
+    def cut(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._context.run(self.party.end, "it was cut")
+
+
+def _soon(what: Callable[..., None], *given: object) -> None:
+    if _has_loop():  # or nobody is there to hear it
+        asyncio.get_running_loop().call_soon(what, *given)
+
+
+class Bell:
+    """Where cords begin, in a host."""
+
+    def __init__(self, meet: Meet, host: str) -> None:
+        self.owner = IN.get()
+        self.meet = meet
+        self.address = Address(host, len(BELLS), str(len(BELLS)).encode())
+        BELLS[self.address.key] = self
+
+    def close(self) -> None:
+        BELLS.pop(self.address.key, None)
+        for cord in [] if self.owner is None else self.owner.cords:
+            cord.close()
+
+
+BELLS: dict[bytes, Bell] = {}
+"""All and only those that may be rung."""
+
+
+async def _ring(address: Address, party: Party) -> Cord:
+    bell = BELLS.get(address.key)
+    if bell is None or bell.owner is None or bell.owner.is_dead:
+        raise ConnectionRefusedError("nobody is at home")
+    here, there = Cord(IN.get()), Cord(bell.owner)
+    here.other, there.other = there, here
+    here.party = party
+    there.party = there._context.run(bell.meet, there)
+    return here
 
 
 class Actor:
@@ -386,11 +471,18 @@ class NextDoor(Here):
         players = _thing(place._office, OFFICE)._places[scheduler.mode].players
         return [player._host for player in players if player._host is not None]
 
+    def cut(self, host: Remote, *, for_good: bool = False) -> int:
+        """Cut the cords that come in at a host, as if both ends had done it; how many there were."""
+        bell: Bell = next(each for each in BELLS.values() if each.owner is host.handle)
+        if for_good:
+            del BELLS[bell.address.key]
+        return sum(cord.snap() for cord in [*host.handle.cords])
+
     def tasks(self) -> "set[asyncio.Task[Any]]":
         return {task for task in super().tasks() if task not in OWNERS}
 
     async def end(self, cluster: Cluster[Any, Any]) -> None:
-        await asyncio.sleep(LISTEN_S)
+        await asyncio.sleep(AFTERWARDS_S)
         cluster.shutdown()
         orphaned = [task for task in asyncio.all_tasks() if task in OWNERS and OWNERS[task].is_dead]
         if orphaned:
@@ -414,6 +506,10 @@ def next_door() -> Iterator[NextDoor]:
         patch.setattr(ray, "is_initialized", lambda: True)
         patch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: NODE))
         patch.setattr(offices, "ship", _ship)
+        patch.setattr(engines, "listen", Bell)
+        patch.setattr(engines, "connect", _ring)
+        patch.setattr(engines, "own_address", lambda _: "next door")
         patch.setattr(os, "nice", int)  # there is one process, and it is ours
+        BELLS.clear()
         yield NextDoor()
     sys.setswitchinterval(switch_s)

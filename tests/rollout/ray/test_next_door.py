@@ -147,6 +147,36 @@ async def test_when_the_host_of_an_engine_dies_the_others_say_the_same(after_s: 
     assert [*rig.scheduler.status().lost_engines] == ["infer-1"]
 
 
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 2.0, 3.1])
+@played
+async def test_when_wires_break_they_are_mended_and_the_same_is_said(after_s: float):
+    rig, calm = busy(), busy()
+    await calm.full(0, 16)
+    cut = 0
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.full(0, 16))
+        await later(after_s)
+        for host in rig.cluster.hosts.values():
+            cut += there().cut(host)
+    assert cut == 4  # of two players to two engines
+    assert all_words(rig) == all_words(calm)
+    assert rig.scheduler.status().lost_engines == {}
+    assert rig.in_flight == 0
+
+
+@played
+async def test_an_engine_that_cannot_be_reached_is_lost_and_the_other_says_the_same():
+    rig, calm = busy(), busy()
+    await calm.full(0, 16)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.full(0, 16))
+        await later(2.0)
+        there().cut(rig.cluster.hosts["infer-1"], for_good=True)
+    assert all_words(rig) == all_words(calm)
+    assert [*rig.scheduler.status().lost_engines] == ["infer-1"]
+    assert "does not answer at next door" in rig.scheduler.status().lost_engines["infer-1"]
+
+
 @played
 async def test_when_the_office_dies_whoever_waits_is_told():
     rig = busy()

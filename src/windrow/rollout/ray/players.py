@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from windrow.cluster.ray.hosts import Remote, start
-from windrow.engines.protocol import Engine, Traits
+from windrow.engines.protocol import Engine
 from windrow.errors import HostLost
 from windrow.requests import Sampling
 from windrow.rewards.protocol import AnyReward
@@ -26,7 +26,7 @@ from windrow.rollout.env_config import EnvKind, RewardLimits
 from windrow.rollout.episodes import EpisodeSettings
 from windrow.rollout.orders import Broken, News, Played, PlayedOut
 from windrow.rollout.queue import GroupQueueManager
-from windrow.rollout.ray.engines import RayEngine
+from windrow.rollout.ray.engines import RayEngine, Way
 from windrow.rollout.ray.mail import Brought, Mail, Mailbox, addressed
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.supervision import leaves
@@ -53,12 +53,12 @@ LOOK_S = 0.02
 """How long somebody waits for a look at a host; whoever looks wants to know soon rather than exactly."""
 
 
-class Way(Value, frozen=True, gc=True):
+class Reach(Value, frozen=True, gc=True):
     """How to reach an engine from another process."""
 
     name: str
     remote: Remote
-    traits: Traits
+    way: Way
 
 
 class Guest:
@@ -105,14 +105,14 @@ class PlayingGuest(Guest):
         self,
         clock_now: float,
         name: str,
-        ways: Sequence[Way],
+        reaches: Sequence[Reach],
         envs: Mapping[str, EnvKind],
         settings: EpisodeSettings,
         slots: int,
         kinds: tuple[str, ...],
     ) -> None:
         super().__init__(clock_now)
-        self._engines = {way.name: RayEngine(way.name, way.remote, way.traits, client=name) for way in ways}
+        self._engines = {each.name: RayEngine(each.name, each.remote, each.way, client=name) for each in reaches}
         self.player = self.worker = EnvWorker(name, self.mail, self._engines, envs, settings, slots=slots, kinds=kinds)
 
     def sample_with(self, sampling: Sampling) -> None:
@@ -333,8 +333,8 @@ class RayPlayer(StandIn):
         self._is_resampled = True
 
     async def _move_in(self, host: Remote) -> None:
-        ways = [Way(engine.name, engine.remote, engine.traits) for engine in self._engines]
-        given = (self.name, ways, self._envs, self._settings, self._slots, self._kinds)
+        reaches = [Reach(engine.name, engine.remote, engine.way) for engine in self._engines]
+        given = (self.name, reaches, self._envs, self._settings, self._slots, self._kinds)
         await host.attach(GUEST, PlayingGuest, _now(), *given)
         self._is_resampled = False
         if not self._is_dismissed:
