@@ -22,15 +22,16 @@ def test_both_layouts_collect_in_turns_and_are_compared():
     asyncio.run(main())
 
 
-def test_the_usual_layout_stands_still_while_it_is_paused():
+def test_the_usual_layout_stands_still_while_it_is_paused_and_loses_nothing():
     async def main() -> None:
         async with Usual(8, turns=2, said=4, width=32, clients=2, engines=2) as layout:
             assert await layout.collect(16) == 16
             await layout.pause()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)  # calls that were under way end
             before = await layout._queue.done.remote()
             await asyncio.sleep(0.5)
             assert await layout._queue.done.remote() == before
+            assert await layout.collect(16) == 16
 
     asyncio.run(main())
 
@@ -40,6 +41,6 @@ def test_engines_that_are_kept_make_a_step_shorter():
         said: list[str] = []
         steps, gain = await on_ray._overlap(said.append, rounds=1, steps=on_ray.OVERLAP_WARM + 3)
         assert steps.ours > steps.alternative
-        assert 0 < gain.ratio < 1.2
+        assert 0.6 < gain.ratio < 1.2
 
     asyncio.run(main())

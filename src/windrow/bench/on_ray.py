@@ -6,6 +6,8 @@ router for admission, an engine for tokens and the router again to give its plac
 an id and puts its trajectory there, padded, one call each. It keeps no log-probabilities, versions, deadlines or
 ledger, and nothing in it can be interrupted. Both have the same number of processes.
 
+In turns each side waits while the other is measured, with its episodes where they are.
+
 Control: how long `status` and `suspend` take while all of that goes on.
 
 Overlap: four engines of limited speed, training on the devices of two of them for a third of a step, once with all
@@ -46,7 +48,7 @@ SAID = 64
 CLIENTS = 2
 ENGINES = 2
 ROUNDS = 3
-LEAST = 512
+LEAST = 1024
 """Trajectories of one measurement, at least."""
 LOOKS = 200
 """Control calls of each kind."""
@@ -55,7 +57,7 @@ WORDS = [ord("a")] * SAID
 CPUS = 16
 """Of the Ray cluster: most processes wait most of the time."""
 DEVICES = 4
-CONTROL_SHAPE = (64, 8)
+CONTROL_SHAPE = (256, 8)
 LIMIT_S = 0.1
 """What a control call may take."""
 SETTLE_S = 0.05
@@ -137,7 +139,7 @@ async def _throughput(say: Say, groups: int, size: int, rounds: int) -> list[Res
     """Both layouts in turns."""
     from windrow.bench.usual_layout import Usual
 
-    wanted = max(LEAST, 2 * groups * size)
+    wanted = max(LEAST, groups * size)
     ours: list[Measured] = []
     usual: list[Measured] = []
     async with _Ours(groups, size) as rollouts, Usual(groups * size, TURNS, SAID, WIDTH, CLIENTS, ENGINES) as layout:
@@ -224,7 +226,7 @@ async def _control(say: Say, looks: int) -> list[Result]:
             load = group.create_task(_endless(rollouts), name="load")
             status = [await _took(rollouts.scheduler.survey) for _ in range(looks)]
             suspend = []
-            for _ in range(looks // 4):
+            for _ in range(looks):
                 suspend.append(await _took(rollouts.scheduler.suspend))
                 await rollouts.scheduler.resume()
                 await asyncio.sleep(SETTLE_S)

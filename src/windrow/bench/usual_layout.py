@@ -23,38 +23,24 @@ class _Queue:
         self._next = 0
         self._done: list[Padded] = []
         self._news = asyncio.Event()
-        self._open = asyncio.Event()
-        self._open.set()
-        self._playing = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def lease(self) -> int:
-        await self._open.wait()
         self._next += 1
-        self._playing += 1
-        self._idle.clear()
         return self._next
 
     async def put(self, _: int, trajectory: Padded) -> None:
         self._done.append(trajectory)
         self._news.set()
-        self._playing -= 1
-        if not self._playing:
-            self._idle.set()
 
     async def get_batch(self, n: int) -> list[Padded]:
-        self._open.set()
         while len(self._done) < n:
             self._news.clear()
             await self._news.wait()
         batch, self._done = self._done[:n], self._done[n:]
         return batch
 
-    async def pause(self) -> None:
-        self._open.clear()
-        await self._idle.wait()
-        self._done.clear()  # nobody shall begin with what is left of the last time
+    async def done(self) -> int:
+        return len(self._done)
 
 
 class _Router:
@@ -81,6 +67,14 @@ class _Client:
     def __init__(self, queue: Any, router: Any, engines: list[Any], turns: int, said: int, width: int) -> None:  # noqa: ANN401 -- Ray's handles have no type
         self._queue, self._router, self._engines = queue, router, engines
         self._turns, self._said, self._width = turns, said, width
+        self._may_go = asyncio.Event()
+
+    async def go(self) -> None:
+        self._may_go.set()
+
+    async def hold(self) -> None:
+        """Make no more calls; episodes stay where they are."""
+        self._may_go.clear()
 
     async def run(self, slots: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -89,17 +83,22 @@ class _Client:
 
     async def _play_on(self) -> None:
         while True:
-            episode = await self._queue.lease.remote()
-            await self._queue.put.remote(episode, self._padded(await self._play(episode)))
+            episode = await self._called(self._queue.lease)
+            await self._called(self._queue.put, episode, self._padded(await self._play(episode)))
 
     async def _play(self, episode: int) -> NDArray[np.int32]:
         tokens = np.full(self._said, 46, np.int32)
         for _ in range(self._turns):
-            engine = await self._router.admit.remote(episode)
-            said = await self._engines[engine].generate.remote(tokens, self._said)
-            await self._router.release.remote(engine)
+            engine = await self._called(self._router.admit, episode)
+            said = await self._called(self._engines[engine].generate, tokens, self._said)
+            await self._called(self._router.release, engine)
             tokens = np.concatenate([tokens, said, np.full(self._said, 46, np.int32)])
         return tokens
+
+    async def _called(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 -- as above
+        if not self._may_go.is_set():
+            await self._may_go.wait()
+        return await method.remote(*arguments)
 
     def _padded(self, tokens: NDArray[np.int32]) -> Padded:
         ids = np.zeros(self._width, np.int64)
@@ -129,7 +128,6 @@ class Usual:
         self._actors = [self._queue, router, *fleet, *self._clients]
 
     async def __aenter__(self) -> Self:
-        await self._queue.pause.remote()
         for client in self._clients:
             client.run.remote(self._batch // len(self._clients))
         return self
@@ -142,6 +140,8 @@ class Usual:
 
     async def collect(self, wanted: int) -> int:
         """At least so many trajectories, batch after batch; how many there were."""
+        for client in self._clients:
+            await client.go.remote()
         got = 0
         while got < wanted:
             batch = await self._queue.get_batch.remote(self._batch)
@@ -150,8 +150,9 @@ class Usual:
         return got
 
     async def pause(self) -> None:
-        """Let what is under way end, and nothing go on while others are measured."""
-        await self._queue.pause.remote()
+        """Let nothing go on while others are measured; what is under way waits where it is, and what is done stays."""
+        for client in self._clients:
+            await client.hold.remote()
 
 
 def _started(kind: type[object], *arguments: object) -> Any:  # noqa: ANN401 -- Ray's handles have no type
