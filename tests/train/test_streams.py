@@ -68,6 +68,9 @@ def storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+TRIES = 3
+
+
 class Desk:
     """A sharded network in every process."""
 
@@ -111,7 +114,8 @@ def pair() -> Iterator[TrainerProcesses]:
 def test_no_process_holds_more_than_a_bucket_and_a_tensor_beyond_its_shards(pair, tmp_path: Path):
     total, largest = pair.call("bytes")
     pair.call_all("written", tmp_path, None)  # modules that are first needed here are loaded now, and do not count
-    first, second = pair.call_all("written", tmp_path, None)
+    counts = [pair.call_all("written", tmp_path, None) for _ in range(TRIES)]
+    first, second = map(min, zip(*counts, strict=True))  # whatever else happened to be allocated meanwhile is not ours
     assert first <= LIMIT + largest + SLACK
     assert second <= largest + SLACK
     assert pair.call("copied") >= total >= 5 * (LIMIT + largest + SLACK)  # a copy of everything would have been seen

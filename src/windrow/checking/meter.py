@@ -1,8 +1,9 @@
 """How long an environment keeps the event loop to itself, and where.
 
 Promises: what counts as blocking is time in which the thread slept although its loop had work; waiting for a processor
-on a busy machine does not count (Linux says how long that was), nor does a first time, when packages are loaded. Where
-it blocks is looked up only when it has been seen to block, so that a healthy environment costs nothing.
+on a busy machine does not count (Linux says how long that was), its own or that of a thread that it starts, nor does a
+first time, when packages are loaded. Where it blocks is looked up only when it has been seen to block, so that a healthy
+environment costs nothing.
 
 Between two looks of the loop at its files and timers nobody but the environment runs, so that is what is measured; it
 holds for whatever tasks the environment makes, too.
@@ -16,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from windrow.checking.places import of_frame, spelt
@@ -145,8 +146,20 @@ class Sampler:
     def _look(self) -> None:
         pause = threading.Event()
         while self._running.wait() and not self._over:
-            self._seen[of_frame(sys._current_frames().get(self._watched))] += 1  # noqa: SLF001 -- the one way to see it
+            frame = sys._current_frames().get(self._watched)  # noqa: SLF001 -- the one way to see it
+            if not _starts_a_thread(frame):
+                self._seen[of_frame(frame)] += 1
             pause.wait(SAMPLE_EVERY_S)
+
+
+def _starts_a_thread(frame: FrameType | None) -> bool:
+    """Whether it waits for a thread of its own to begin: that one waits for a processor, and so does this."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "start" and code.co_filename == threading.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Delays:
