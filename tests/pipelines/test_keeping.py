@@ -215,8 +215,18 @@ def test_a_run_that_cannot_begin_closes_what_it_has_opened(tmp_path: Path, monke
     assert closed == ["Playing", "Learning", "Trackers"]
 
 
-def test_a_validation_aside_has_gone_when_its_run_has(tmp_path: Path):
+def test_a_validation_aside_has_gone_before_those_who_play_it_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     begun: list[asyncio.Task[Any]] = []
+    gone: list[bool] = []
+    close = Playing.close
+
+    async def noted(self: Playing) -> None:
+        gone.extend(task.done() for task in begun)
+        await close(self)
+
+    monkeypatch.setattr(Playing, "close", noted)
 
     async def begin(run: Training) -> None:
         async with run:
@@ -227,7 +237,7 @@ def test_a_validation_aside_has_gone_when_its_run_has(tmp_path: Path):
     async def body(run: Training) -> None:
         with pytest.raises(TrainError, match="enough"):
             await begin(run)
-        assert [task.done() for task in begun] == [True]
+        assert gone == [True]
 
     how = Validation(tasks=4, every=1, at_once=4, how="aside", greedy=False)
     with RunFolder.create(tmp_path, "small", "") as folder:

@@ -58,7 +58,7 @@ async def evaluate(
     return Evaluation(
         step=step,
         tasks=sampled.tasks,
-        failed=sampled.failed + (0 if likeliest is None else likeliest.failed),
+        failed=max(sampled.failed, 0 if likeliest is None else likeliest.failed),
         success=sampled.success,
         greedy=None if likeliest is None else likeliest.success,
         score=sampled.score,

@@ -30,7 +30,7 @@ class Evaluation(Value, frozen=True, kw_only=True, gc=True):
     greedy_domains: dict[str, float] = {}
     seconds: float = 0.0
     failed: int = 0
-    """Tasks that gave no trajectory, sampled and greedy together; they count as not solved."""
+    """Tasks that gave no trajectory, in the pass in which most did; they count as not solved."""
 
     @property
     def metrics(self) -> dict[str, float]:
