@@ -15,7 +15,6 @@ import pytest
 
 from windrow.cli import bench
 from windrow.cli.main import COMMANDS, Parser, main
-from windrow.store.run import RunFolder
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -24,6 +23,7 @@ STANDS_FOR = {"CONFIG": "examples/sim/long_tail.yaml", "JOURNAL": "run.jsonl", "
 SMOKE = ["steps=2", "seeds=1"]
 SHORT = [
     "steps=1", "warm_start.episodes=8", "warm_start.supervised.steps=1", "validate.tasks=4", "validate.every=0",
+    "validate.stop_at=null",
     "rollout.rollout_batch_size=16", "rollout.train_env_manager.filter=none", "model.tiny.texts=8",
     "train.processes=0",
 ]  # fmt: skip
@@ -79,21 +79,21 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def a_model(path: Path) -> None:
-    """Enough to be copied."""
-    path.mkdir()
-    (path / "config.json").write_text("{}", encoding="utf-8")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `train` leaves behind."""
+    root = tmp_path_factory.mktemp("trained")
+    assert main(["train", str(ROOT / "examples/demo.yaml"), f"runs={root}", *SHORT]) == 0
+    (run,) = root.iterdir()
+    return run
 
 
 @pytest.fixture
-def folder(tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the documents take it: examples, a journal, and a run with metrics and a checkpoint."""
+def folder(tmp_path: Path, journal: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the documents take it: examples, a journal, and a run that has come to its end."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shutil.copy(journal, tmp_path / "run.jsonl")
-    with RunFolder.create(tmp_path / "runs", "shown", (ROOT / "examples/demo.yaml").read_text(encoding="utf-8")) as run:
-        run.metrics.append(1, {"run/learn_s": 0.5})
-        run.checkpoints.save(1, {"model": a_model}, score=0.5)
-    run.path.rename(tmp_path / STANDS_FOR["RUN"])
+    shutil.copytree(trained, tmp_path / STANDS_FOR["RUN"])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -120,12 +120,11 @@ def test_a_command_that_is_shown_works(argv: list[str], folder: Path):
 
 
 def shortened(argv: list[str]) -> list[str]:
-    """A training that ends soon; one that goes on needs one that was begun."""
+    """A training that ends soon; one that goes on needs a run that there is."""
     if "--resume" not in argv:
         return [*argv, *SHORT]
-    assert main(["train", "examples/demo.yaml", "name=begun", *SHORT]) == 0
-    (begun,) = Path("runs").glob("begun-*")
-    return ["train", "--resume", str(begun), "steps=2"]
+    which = argv[argv.index("--step") :][:2] if "--step" in argv else []
+    return ["train", "--resume", STANDS_FOR["RUN"], *which, "steps=2"]
 
 
 def parsed_bench(argv: list[str]) -> object:

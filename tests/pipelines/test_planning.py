@@ -76,7 +76,7 @@ def test_a_former_run_replaces_estimates(tmp_path: Path):
 
 def test_a_run_that_measured_nothing_is_refused(tmp_path: Path):
     with RunFolder.create(tmp_path, "past", "pipeline: agentic\n") as run:
-        pass
+        run.metrics.append(0, {"validation/success": 0.5})  # which is no step
     with pytest.raises(ConfigError, match="has measured nothing"):
         question_of(a_file(tmp_path), run.path)
 

@@ -204,6 +204,31 @@ def test_a_step_can_be_saved_again_and_the_newer_one_counts(memory: Path):
     assert checkpoints.load("best").score == 0.1, "what was saved again is gone"
 
 
+def test_how_good_one_is_can_be_said_later_and_decides_which_stays(memory: Path):
+    checkpoints = Checkpoints(memory, Keep(last=1, best=1))
+    checkpoints.save(1, parts(1), score=0.5, meta={"seconds": 3})
+    checkpoints.save(2, parts(2), meta={"seconds": 6})
+    assert checkpoints.amend(2, score=0.25, meta={"curve": [1]})
+    assert [(each.step, each.score) for each in checkpoints.known()] == [(1, 0.5), (2, 0.25)]
+    assert checkpoints.load(2).meta == {"seconds": 6, "curve": [1]}
+    assert checkpoints.amend(2, score=0.75, meta={})
+    assert checkpoints.steps() == [2]
+    assert not checkpoints.amend(1, score=1.0, meta={})
+    assert checkpoints.load("best").fault() is None
+
+
+def test_one_whose_score_is_awaited_stays_until_it_comes(memory: Path):
+    checkpoints = Checkpoints(memory, Keep(last=1, best=1))
+    checkpoints.awaited.add(1)
+    for step in (1, 2, 3):
+        checkpoints.save(step, parts(step))
+    assert checkpoints.steps() == [1, 3]
+    checkpoints.amend(1, score=0.5, meta={})
+    checkpoints.awaited.discard(1)
+    checkpoints.save(4, parts(4))
+    assert checkpoints.steps() == [1, 4]
+
+
 def test_a_step_that_is_not_there_is_named_with_those_that_are(checkpoints: Checkpoints):
     checkpoints.save(3, parts(3))
     with pytest.raises(ConfigError, match=r"has no checkpoint of step 4; there are steps 3"):

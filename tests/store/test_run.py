@@ -77,6 +77,22 @@ def test_folders_that_are_no_runs_are_not_listed(root: Path, run: RunFolder):
     assert runs_in(root) == [run.path]
 
 
+def test_settings_that_it_goes_on_with_take_the_place_of_those_before(run: RunFolder):
+    run.configure("steps: 9\n", {"steps": "command line"})
+    seen = RunFolder.read(run.path)
+    assert seen.config_file.read_text(encoding="utf-8") == "steps: 9\n"
+    assert seen.origins == {"steps": "command line"}
+    with pytest.raises(Refused, match="open for reading alone"):
+        seen.configure("", {})
+
+
+def test_a_run_that_begins_anew_tells_its_first_step_once(run: RunFolder):
+    for step in (0, 1):
+        run.metrics.append(step, {"validation/success": 0.5})
+    run.rewind(None)
+    assert [*run.metrics] == []
+
+
 @contextmanager
 def held(run: Path, *more: str) -> "Iterator[tuple[subprocess.Popen[str], int]]":
     """Another process that has taken this run, and its pid as it says it."""

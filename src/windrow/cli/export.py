@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from windrow.store.export import export
     from windrow.store.run import RunFolder, find_run
 
-    which = _which(args.step)
+    which = which_checkpoint(args.step)
     folder = RunFolder.read(find_run(args.run))
     checkpoint = export(folder, args.to, which)
     score = "" if checkpoint.score is None else f", score {checkpoint.score:.3g}"
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _which(text: str) -> "Which":
+def which_checkpoint(text: str) -> "Which":
+    """What `--step` says."""
     match text:
         case "latest" | "best":
             return text

@@ -4,7 +4,8 @@ Promises:
 - a subcommand's module is imported only when that subcommand is used, so `windrow --help` is quick;
 - with `--json` standard output holds exactly one JSON object, on its last line, and nothing else;
 - exit codes: 0 done, 1 failure, 2 a configuration, an input or a command line that cannot work,
-  130 interrupted; an error of ours is one line on standard error, without a traceback.
+  130 interrupted, 143 ended by SIGTERM after what there is was saved; an error of ours is one line on standard error,
+  without a traceback.
 
 It knows nothing about what the commands do.
 """

@@ -55,6 +55,8 @@ class Output:
         self._stderr = stderr or sys.stderr
         self._clock = clock
         self._result: bytes | None = None
+        self.live: Console | None = None
+        """The terminal while bars are drawn on it; warnings go above them."""
 
     @property
     def has_result(self) -> bool:
@@ -66,7 +68,11 @@ class Output:
 
     def warn(self, text: str) -> None:
         """A line for people that must not be lost in a pipe: always on standard error."""
-        self._stderr.write(f"windrow: warning: {text}\n")
+        line = f"windrow: warning: {text}"
+        if self.live is not None:
+            self.live.print(line, markup=False, soft_wrap=True)
+        else:
+            self._stderr.write(f"{line}\n")
 
     def table(
         self, columns: Sequence[Column | str], rows: Sequence[Sequence[object]], *, title: str | None = None

@@ -1,10 +1,20 @@
-"""`windrow train`: from a configuration to a policy that has learnt."""
+"""`windrow train`: from a configuration to a policy that has learnt.
+
+Promises: whatever ends a run, the command says how it goes on, and that works as it is said: settings that a run goes
+on with are kept in its folder. Nothing of a run is changed before everything that it goes on from could be loaded.
+"""
 
 import argparse
 import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from windrow.cli.alarms import Alarms
+from windrow.cli.export import which_checkpoint
 from windrow.cli.output import Column, Output
+from windrow.cli.stopping import TERMINATED, Termination
 from windrow.cli.watching import Spectator, minutes, percent
 from windrow.errors import ConfigError
 
@@ -18,7 +28,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Train a policy: collect episodes, learn from them, serve the new weights, and validate on held-out tasks.
-Everything about the run is kept in its folder; one that was stopped or killed goes on with --resume.
+Everything about the run is kept in its folder; one that was stopped or killed goes on with --resume, with the settings
+that it had and those that are given, which it keeps. Ctrl-C and SIGTERM save what there is; exit codes 130 and 143.
 """
 
 EPILOG = """\
@@ -26,10 +37,28 @@ examples:
   windrow train examples/demo.yaml
   windrow train examples/demo.yaml seed=1 steps=20 --json
   windrow train --resume runs/demo-20261116-120000
+  windrow train --resume runs/demo-20261116-120000 --step best steps=400
 """
+
+log = logging.getLogger(__name__)
 
 GLANCE_S = 0.2
 """Between looks at what goes on."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done where."""
+
+    file: "TrainFile"
+    folder: "RunFolder"
+    ground: "Ground"
+    checkpoint: "Checkpoint | None" = None
+    """It goes on from there."""
+    ready: Callable[[], object] = lambda: None
+    """Called when everything is loaded, before anything is changed in the folder."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +67,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="settings that replace those of the file"
     )
     parser.add_argument("--resume", metavar="RUN", help="go on with a run, from its newest checkpoint")
+    parser.add_argument(
+        "--step",
+        metavar="N",
+        help="with --resume: from which checkpoint, a step or best; later ones are set aside",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     out.say(f"windrow train: {'going on with ' + args.resume if args.resume else args.config or ''}")
-    if args.resume:
-        return _resume(args, out)
+    with Alarms(out):
+        return _resume(args, out) if args.resume else _begin(args, out)
+
+
+def _begin(args: argparse.Namespace, out: Output) -> int:
     if args.config is None:
         raise ConfigError("command line: CONFIG is missing; windrow examples lists some")
+    if args.step is not None:
+        raise ConfigError("command line: --step needs --resume RUN, whose checkpoint it names")
     from windrow.pipelines.config import read
     from windrow.pipelines.warm_start import check_environments
     from windrow.store.checkpoints import Keep
@@ -60,7 +99,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         _opened_ground(file, out) as ground,  # before there is a folder, too
         RunFolder.create(file.runs, file.name, _as_yaml(file), origins, keep=keep) as folder,
     ):
-        return _train(file, folder, ground, None, out)
+        return _train(Job(file, folder, ground), out)
 
 
 def _opened_ground(file: "TrainFile", out: Output) -> "Ground":
@@ -86,6 +125,7 @@ def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
 
 
 def _resume(args: argparse.Namespace, out: Output) -> int:
+    from windrow.config.source import COMMAND_LINE
     from windrow.pipelines.config import read
     from windrow.pipelines.warm_start import check_environments
     from windrow.store.checkpoints import Keep
@@ -93,17 +133,40 @@ def _resume(args: argparse.Namespace, out: Output) -> int:
 
     given = [args.config, *args.overrides] if args.config else args.overrides
     path = find_run(args.resume)
-    file = read(RunFolder.read(path).config_file, given).value
+    loaded = read(RunFolder.read(path).config_file, given)
+    file = loaded.value
     check_environments(file)  # before anything of it is taken back
     with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
-        checkpoint = folder.checkpoints.latest()
-        if folder.result is not None and checkpoint is not None and checkpoint.step >= _steps(file):
-            raise ConfigError(f"run {path} is finished; steps=N above {checkpoint.step} lets it go on")
+        checkpoint = _checkpoint(folder, args.step)
+        _check_steps(file, folder, checkpoint)
         if checkpoint is None:
             out.say("there is no checkpoint yet, so it begins anew")
+        set_now = {key: origin for key, origin in loaded.origins.items() if origin == COMMAND_LINE}
+        origins = {**loaded.origins, **folder.origins, **set_now}
+
+        def ready() -> None:
+            folder.configure(_as_yaml(file), origins)
+            folder.rewind(None if checkpoint is None else checkpoint.step)
+
         with _opened_ground(file, out) as ground:
-            folder.rewind(0 if checkpoint is None else checkpoint.step)
-            return _train(file, folder, ground, checkpoint, out)
+            return _train(Job(file, folder, ground, checkpoint, ready), out)
+
+
+def _checkpoint(folder: "RunFolder", step: str | None) -> "Checkpoint | None":
+    """The one that is named, which must be there; without a name the newest, if there is one."""
+    return folder.checkpoints.latest() if step is None else folder.checkpoints.load(which_checkpoint(step))
+
+
+def _check_steps(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None") -> None:
+    """Refuse a run that has nothing left to do."""
+    made, steps = 0 if checkpoint is None else checkpoint.step, _steps(file)
+    if folder.result is not None and made >= steps:
+        raise ConfigError(f"run {folder.path} is finished; steps=N above {made} lets it go on")
+    if made > steps:
+        raise ConfigError(
+            f"steps must be {made} or more, got {steps}: so many updates has run {folder.path} made; "
+            f"--step N goes on from an earlier checkpoint"
+        )
 
 
 def _steps(file: "TrainFile") -> int:
@@ -113,23 +176,29 @@ def _steps(file: "TrainFile") -> int:
     return file.demonstrations.supervised.steps if isinstance(file, Cloning) else file.steps
 
 
-def _train(
-    file: "TrainFile", folder: "RunFolder", ground: "Ground", checkpoint: "Checkpoint | None", out: Output
-) -> int:
+def _train(job: Job, out: Output) -> int:
     from transformers.utils import logging as transformers_logging
 
+    folder = job.folder
     out.say(f"run folder: {folder.path}")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours is enough
+    termination = Termination()
     with folder.logged(), Spectator(out) as spectator:
         try:
-            outcome = asyncio.run(_trained(file, folder, ground, checkpoint, spectator))
+            outcome = asyncio.run(_trained(job, spectator, termination))
         except (KeyboardInterrupt, asyncio.CancelledError):
             outcome = None
+        except BaseException as error:
+            log.exception("the run failed: %s", error)  # noqa: TRY401 -- what it was stands in the first line, too
+            made = folder.checkpoints.steps()
+            if made and folder.result is None:  # a finished run that could not go on is as it was
+                out.warn(f"failed, {made[-1]} updates are saved; go on with: windrow train --resume {folder.path}")
+            raise
     if outcome is None:
         steps = folder.checkpoints.steps()
         where = f"after {steps[-1]} updates" if steps else "before the first update"
         out.warn(f"stopped {where}; go on with: windrow train --resume {folder.path}")
-        return 130
+        return TERMINATED if termination.came else INTERRUPTED
     found = _json_of(outcome, folder)
     folder.write_result(found)
     _tell(outcome, folder, out)
@@ -137,23 +206,24 @@ def _train(
     return 0
 
 
-async def _trained(
-    file: "TrainFile", folder: "RunFolder", ground: "Ground", checkpoint: "Checkpoint | None", spectator: Spectator
-) -> "Outcome":
+async def _trained(job: Job, spectator: Spectator, termination: Termination) -> "Outcome":
     from windrow.pipelines.agentic import train_agent
     from windrow.pipelines.config import Agentic, Cloning
     from windrow.pipelines.rlvr import train_on_answers
     from windrow.pipelines.sft import clone_behaviour
     from windrow.pipelines.training import Training
 
-    if isinstance(file, Cloning):
-        return await clone_behaviour(file, folder, spectator, ground)
-    run = Training(file, folder, spectator, checkpoint, ground)
-    looking = Looking(run, spectator)
-    try:
-        return await (train_agent(run) if isinstance(file, Agentic) else train_on_answers(run))
-    finally:
-        looking.end()
+    file = job.file
+    with termination:
+        if isinstance(file, Cloning):
+            job.ready()
+            return await clone_behaviour(file, job.folder, spectator, job.ground)
+        run = Training(file, job.folder, spectator, job.checkpoint, job.ground, job.ready)
+        looking = Looking(run, spectator)
+        try:
+            return await (train_agent(run) if isinstance(file, Agentic) else train_on_answers(run))
+        finally:
+            looking.end()
 
 
 class Looking:
@@ -182,6 +252,7 @@ def _json_of(outcome: "Outcome", folder: "RunFolder") -> dict[str, object]:
         "before_greedy": before.greedy,
         "after_greedy": after.greedy,
         "heldout_tasks": after.tasks,
+        "heldout_failed": after.failed,
         "steps": outcome.steps,
         "seconds": outcome.seconds,
         "run": str(folder.path),

@@ -1,10 +1,15 @@
-"""What a person sees of a run: bars on a terminal, a line now and then elsewhere."""
+"""What a person sees of a run: bars on a terminal, a line now and then elsewhere.
+
+Promises: what is shown is what goes on. The bars of a piece of work go when the next one begins, and those of the steps
+are there from the first one's beginning.
+"""
 
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from windrow.cli.output import Output
+from windrow.pipelines.watching import GETTING_READY
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -44,9 +49,11 @@ class Spectator:
             columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.fields[note]}"))
             self._bars = Progress(*columns, console=console, transient=True, refresh_per_second=8)
             self._bars.start()
+            self._out.live = self._bars.console
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._out.live = None
         if self._bars is not None:
             self._bars.stop()
 
@@ -71,28 +78,39 @@ class Spectator:
             if report.step == report.steps or self._may_speak():
                 self._print(f"step {report.step} of {report.steps}: {note}")
             return
-        if self._overall is None:
-            self._clear()
-            self._overall = self._bars.add_task("steps", total=report.steps, note="")
-            self._within = self._bars.add_task("this step", total=1, note="")
-        self._bars.update(self._overall, completed=report.step, note=f"{report.step}/{report.steps}  {note}")
+        overall, _ = self._steps(report.steps)
+        self._bars.update(overall, completed=report.step, note=f"{report.step}/{report.steps}  {note}")
 
     def evaluated(self, evaluation: "Evaluation") -> None:
         greedy = "" if evaluation.greedy is None else f", greedy {percent(evaluation.greedy)}"
         parts = ", ".join(f"{name} {percent(value)}" for name, value in evaluation.domains.items())
+        failed = f", of which {evaluation.failed} failed" if evaluation.failed else ""
         self._print(
             f"after {evaluation.step} updates: success {percent(evaluation.success)} sampled{greedy} "
-            f"on {evaluation.tasks} held-out tasks{f' ({parts})' if parts else ''}"
+            f"on {evaluation.tasks} held-out tasks{f' ({parts})' if parts else ''}{failed}"
         )
 
     def glimpsed(self, glance: "Glance") -> None:
         """What goes on right now, several times a second."""
-        if self._bars is None or self._within is None:
-            return
+        if self._bars is None or glance.doing == GETTING_READY:
+            return  # its stages tell how far that is
+        if self._overall is None:
+            overall, _ = self._steps(glance.steps)
+            self._bars.update(overall, completed=glance.step, note=f"{glance.step}/{glance.steps}")
+        _, within = self._steps(glance.steps)
         note = f"{glance.doing}: {glance.in_flight} trajectories in flight, {glance.ready} of {glance.wanted} ready"
-        self._bars.update(self._within, total=glance.wanted, completed=min(glance.ready, glance.wanted), note=note)
+        self._bars.update(within, total=glance.wanted, completed=min(glance.ready, glance.wanted), note=note)
 
     # inside
+
+    def _steps(self, steps: int) -> "tuple[TaskID, TaskID]":
+        """The bars of all steps and of the one that goes on, instead of whatever was shown before."""
+        assert self._bars is not None
+        if self._overall is None or self._within is None:
+            self._clear()
+            self._overall = self._bars.add_task("steps", total=steps, note="")
+            self._within = self._bars.add_task("this step", total=1, note="")
+        return self._overall, self._within
 
     def _print(self, text: str) -> None:
         if self._bars is not None:

@@ -55,8 +55,13 @@ class Validation(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engines: Annotated[Count, Meta(description="aside: how many engines")] = 1
     at_once: Annotated[Count, Meta(description="episodes at the same time")] = 128
     stop_at: Annotated[
-        Share | None, Meta(description="training ends when both kinds of success are at least this; none: after steps")
+        Share | None,
+        Meta(description="training ends when success, greedy too if that is played, is so high; none: after steps"),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.stop_at is not None and self.every == 0:
+            raise ConfigError("stop_at needs validations on the way, but every is 0; set one of them otherwise")
 
 
 class Saving(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,5 +1,10 @@
-"""Success on held-out tasks, under one version of the weights."""
+"""Success on held-out tasks, under one version of the weights.
 
+Promises: every held-out task counts. One that gave no trajectory, because its environment, its reward or its engines
+failed too often, counts as not solved, and how many there were is said.
+"""
+
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,23 +15,31 @@ from windrow.errors import TrainError
 from windrow.pipelines.watching import Evaluation
 from windrow.protocol import DataProto
 from windrow.rollout.summary import ROUNDING
-from windrow.types import Value
+from windrow.types import Reason, Value
 
 if TYPE_CHECKING:
     from windrow.rollout.scheduler import RolloutScheduler
 
+log = logging.getLogger(__name__)
 
 ALL = -1
+GIVEN_UP: tuple[Reason, ...] = ("failed", "poisoned", "lost", "stale")
+"""Why a held-out task gave no trajectory, though one was wanted."""
 
 
 class Passed(Value, frozen=True, kw_only=True, gc=True):
     """One pass over the held-out tasks."""
 
     tasks: int
+    """All of them, those that failed as well."""
+    failed: int
+    """Of these gave no trajectory."""
     score: float
+    """Mean of those that gave one."""
     success: float
     """With several domains the mean over them, so that a large one does not outweigh the others."""
     domains: Mapping[str, float]
+    """Of the tasks that gave a trajectory; of which domain the others were is not known."""
 
 
 async def evaluate(
@@ -37,14 +50,15 @@ async def evaluate(
     `success_at` says for each tag from which score on an episode is a success.
     """
     began = time.monotonic()
-    sampled = passed(await _pass(held_out, {"global_step": step}), success_at)
+    sampled = await _pass(held_out, {"global_step": step}, success_at)
     likeliest = None
     if greedy:
         asked = {"global_step": step, "pass": "greedy", "sampling": {"temperature": 0.0}}
-        likeliest = passed(await _pass(held_out, asked), success_at)
+        likeliest = await _pass(held_out, asked, success_at)
     return Evaluation(
         step=step,
         tasks=sampled.tasks,
+        failed=max(sampled.failed, 0 if likeliest is None else likeliest.failed),
         success=sampled.success,
         greedy=None if likeliest is None else likeliest.success,
         score=sampled.score,
@@ -54,12 +68,23 @@ async def evaluate(
     )
 
 
-async def _pass(held_out: "RolloutScheduler", asked: dict[str, object]) -> DataProto:
+async def _pass(held_out: "RolloutScheduler", asked: dict[str, object], success_at: Mapping[str, float]) -> Passed:
+    before = _given_up(held_out)
     batch = await held_out.get_batch(DataProto(meta_info=asked), ALL)
     if batch is None:
         raise TrainError(f"validation {asked} got no trajectories; look for failed attempts in the log")
     check_one_version(batch)
-    return batch
+    found = passed(batch, success_at, _given_up(held_out) - before)
+    if found.failed:
+        told = f"{found.failed} of {found.tasks}"
+        log.warning("%s held-out tasks failed after %s updates and count as not solved", told, asked["global_step"])
+    return found
+
+
+def _given_up(held_out: "RolloutScheduler") -> int:
+    """How many groups of validation were ever given up."""
+    ledger = held_out.ledger().get("val")  # there is none before anything was played
+    return 0 if ledger is None else sum(ledger.groups.dropped.get(why, 0) for why in GIVEN_UP)
 
 
 def check_one_version(batch: DataProto) -> None:
@@ -74,17 +99,23 @@ def check_one_version(batch: DataProto) -> None:
         )
 
 
-def passed(batch: DataProto, success_at: Mapping[str, float]) -> Passed:
-    """What the trajectories of a batch reached; one that has several rows counts once."""
+def passed(batch: DataProto, success_at: Mapping[str, float], given_up: int = 0) -> Passed:
+    """What the trajectories of a batch reached, beside which so many groups were given up.
+
+    A trajectory that has several rows counts once.
+    """
     assert batch.batch is not None
     _, first = np.unique(batch.batch["traj_id"].numpy(), return_index=True)
     scores = batch.batch["scores"].sum(1).numpy()[first]
     tags = batch.non_tensor_batch["tags"][first]
     done = scores >= np.array([success_at[tag] for tag in tags]) - ROUNDING
     domains = {tag: float(done[tags == tag].mean()) for tag in sorted(set(tags.tolist()))}
+    failed = given_up * (len(done) // len(np.unique(batch.batch["traj_group_id"].numpy())))
+    played = len(done) / (len(done) + failed)
     return Passed(
-        tasks=len(done),
+        tasks=len(done) + failed,
+        failed=failed,
         score=float(scores.mean()),
-        success=sum(domains.values()) / len(domains),
+        success=played * sum(domains.values()) / len(domains),
         domains={} if [*domains] == [""] else domains,
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from windrow.errors import TrainError
+from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
 from windrow.pipelines.playing import save_model
 from windrow.pipelines.warm_start import lessons, make_tokenizer
@@ -82,6 +82,11 @@ class Learning:
 
         state = torch.load(checkpoint.path(TRAINER), weights_only=True)
         for name, role in self._everybody():
+            if name not in state:
+                raise ConfigError(
+                    f"checkpoint {checkpoint.folder} has no {name}, which these settings need; go on with settings "
+                    f"that need none"
+                )
             role.load_state_dict(state[name])
         torch.set_rng_state(state["random"])
 
@@ -130,7 +135,11 @@ async def learning(
         await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
     made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, start))
     if checkpoint is not None:
-        await off_loop(made.load, checkpoint)
+        try:
+            await off_loop(made.load, checkpoint)
+        except BaseException:
+            made.close()
+            raise
     return made
 
 

@@ -12,6 +12,7 @@ from windrow.errors import ConfigError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, TrainFile, read
 from windrow.pipelines.placing import AUTO, RoleName
 from windrow.pipelines.sizing import device_bytes, hardware_of, size_of
+from windrow.pipelines.watching import VALIDATION
 from windrow.plan.costs import Learning, estimate, memory_needed
 from windrow.plan.measures import Setting, measured, typical
 from windrow.plan.planner import Plan, make_plan
@@ -175,7 +176,7 @@ def _measured(
     """What a run has measured in place of estimates."""
     run = RunFolder.read(path)
     file = read(run.config_file, []).value
-    lines = [*run.metrics]
+    lines = [line for line in run.metrics if not all(name.startswith(VALIDATION) for name in line.values)]
     if isinstance(file, Cloning) or not lines:
         raise ConfigError(f"run {path} has measured nothing that a plan could use; take one that has trained")
     between = [{"run/step_s": after.at - before.at} for before, after in pairwise(lines)]

@@ -11,6 +11,7 @@ from windrow.pipelines.evaluation import evaluate
 from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import MODEL, warm_up
 from windrow.pipelines.playing import Playing, playing, save_model, success_at
+from windrow.pipelines.problems import Problems
 from windrow.pipelines.training import Outcome
 from windrow.pipelines.warm_start import make_tokenizer
 from windrow.pipelines.watching import Evaluation, Watcher
@@ -37,12 +38,13 @@ async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher, groun
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
 
         began = time.monotonic()
+        problems = Problems()
         tokenizer = await make_tokenizer(file.model, file.collecting.train_env_manager.by_tag(), lesson)
         codec = ChatCodec(tokenizer)
         model = await off_loop(load_model, file.model, file.seed, len(tokenizer))
-        before, _ = await _looked_at(playing(file, model, codec, 0, place.devices), 0, file, watcher)
-        metrics = await warm_up(file, Policy(model), codec, lesson, watcher, off_loop, lambda _: None)
-        after, ledger = await _looked_at(playing(file, model, codec, 1, place.devices), steps, file, watcher)
+        before, _ = await _looked_at(playing(file, model, codec, 0, place.devices), 0, file, watcher, problems)
+        metrics = await warm_up(file, Policy(model), codec, lesson, watcher, off_loop, problems.train_on)
+        after, ledger = await _looked_at(playing(file, model, codec, 1, place.devices), steps, file, watcher, problems)
         run.metrics.append(steps, metrics)
         parts = {MODEL: lambda path: save_model(path, model, engine_weights(model), tokenizer)}
         await off_loop(lambda: run.checkpoints.save(steps, parts, score=after.success))
@@ -53,13 +55,15 @@ async def clone_behaviour(file: Cloning, run: RunFolder, watcher: Watcher, groun
             steps=steps,
             seconds=time.monotonic() - began,
             ledger=ledger,
+            overlap=problems.told_overlap(),
         )
 
 
 async def _looked_at(
-    players: Playing, step: int, file: Cloning, watcher: Watcher
+    players: Playing, step: int, file: Cloning, watcher: Watcher, problems: Problems
 ) -> tuple[Evaluation, dict[str, object]]:
     """Success on held-out tasks, and what became of every attempt at them."""
+    players.held_out.listeners.append(problems.validate_on)
     try:
         found = await evaluate(players.held_out, step, success_at(file), greedy=file.validate.greedy)
         watcher.evaluated(found)

@@ -3,7 +3,8 @@
 Promises: a run is a folder, and whatever it needs to go on is saved there in one cut: weights, optimizer, random
 numbers, and what the scheduler had played, half played and handed out. Weights are confirmed by the engines before
 anything is sampled with them. Training happens on a thread of its own, so that episodes go on meanwhile as far as the
-bound on staleness lets them. Whoever watches and whoever tracks can disturb nothing.
+bound on staleness lets them. Whoever watches and whoever tracks can disturb nothing. What was opened for a run is
+closed however it ends, also if it cannot begin; what it had trained until then is saved, unless training itself failed.
 
 The loops themselves are in `agentic` and `rlvr`.
 """
@@ -13,20 +14,22 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
+from windrow.errors import WindrowError
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
-from windrow.pipelines.evaluation import evaluate
 from windrow.pipelines.grounds import Ground, open_ground
 from windrow.pipelines.learning import Learning, learning
-from windrow.pipelines.playing import Playing, playing, success_at
+from windrow.pipelines.playing import Playing, playing
 from windrow.pipelines.problems import Problems
 from windrow.pipelines.timeline import Span, Timeline
 from windrow.pipelines.turns import Turns
-from windrow.pipelines.watching import Evaluation, Glance, StepReport, Watcher
+from windrow.pipelines.validating import CURVE, Validating, score_of
+from windrow.pipelines.watching import GETTING_READY, Evaluation, Glance, StepReport, Watcher
 from windrow.protocol import DataProto
 from windrow.rollout.summary import ledger_json
 from windrow.store.checkpoints import Checkpoint
@@ -34,7 +37,7 @@ from windrow.store.run import RunFolder
 from windrow.train.estimate import estimate
 from windrow.train.weights import deliver
 from windrow.trajectory import Trajectory
-from windrow.types import Value, from_plain, to_plain
+from windrow.types import Mode, Value, from_plain, to_plain
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,10 @@ T = TypeVar("T")
 
 SMOOTH = 0.2
 """How much the last step counts in what is said about the time left."""
+SCHEDULER, PROBLEMS = "scheduler", "problems"
+"""Parts of a checkpoint, beside those of whoever learns."""
+AT_REST = ("updating weights", "validating", "collecting", "estimating")
+"""What goes on while the trainer is as its last update left it."""
 
 
 class Outcome(Value, frozen=True, kw_only=True, gc=True):
@@ -57,7 +64,7 @@ class Outcome(Value, frozen=True, kw_only=True, gc=True):
     timeline: tuple[Span, ...] = ()
     """Who used which device when, in the last steps."""
     overlap: int | None = None
-    """Held-out problems that were trained on as well; None if environments do not say what their problems are."""
+    """Held-out problems that were trained on as well; None if that is not known."""
 
 
 class Training:
@@ -70,24 +77,28 @@ class Training:
         watcher: Watcher,
         checkpoint: Checkpoint | None = None,
         ground: Ground | None = None,
+        ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ground` is closed with the run; None: what the file asks for is opened with it."""
+        """`ground` is closed with the run; None: what the file asks for is opened with it.
+
+        `ready` is called when everything is loaded, before anything is changed in the folder.
+        """
         self.file = file
         self.run = run
         self._watcher = watcher
         self._checkpoint = checkpoint
         self._first = 0 if checkpoint is None else checkpoint.step
         self._given_ground = ground
+        self._ready = ready
+        self._closing = AsyncExitStack()  # all and only what was opened
         self._ground: Ground
         self._learning: Learning
         self._players: Playing | None = None  # from the moment on at which they are there
         self._trackers: Trackers
         self._problems = Problems()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windrow-train")
-        self._success_at = success_at(file)
-        self._curve: list[Evaluation] = []
-        self._validating: asyncio.Task[None] | None = None
-        self._doing = "getting ready"
+        self._validating: Validating
+        self._doing = GETTING_READY
         self._at = self._first  # updates made
         self._untrained: int | None = None  # the batch that was handed out last, until it counts as trained
         self._noted: dict[str, float] = {}  # numbers that belong to the step that is reported next
@@ -102,46 +113,48 @@ class Training:
     # life
 
     async def __aenter__(self) -> Self:
-        self._ground = self._given_ground or open_ground(self.file)
-        try:
-            await self._get_ready()
-        except BaseException:
-            self._thread.shutdown(wait=True)
-            self._ground.close()
-            raise
+        async with AsyncExitStack() as opened:
+            await self._get_ready(opened)
+            self._closing = opened.pop_all()
         return self
 
-    async def _get_ready(self) -> None:
-        file = self.file
+    async def _get_ready(self, opened: AsyncExitStack) -> None:
+        file, checkpoint = self.file, self._checkpoint
+        self._ground = opened.enter_context(self._given_ground or open_ground(file))
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
+        opened.callback(self._trackers.close)
+        opened.callback(self._thread.shutdown, wait=True)
         start = self._ground.trainers(file.layout)
-        self._learning = await learning(
-            file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on, start
+        made = self._learning = await learning(
+            file, self._watcher, checkpoint, self._off_loop, self._problems.train_on, start
         )
-        made = self._learning
+        opened.callback(made.close)
         # a run that goes on gives them its weights first
-        self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
-        self._playing.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]
-        self._playing.held_out.listeners.append(self._problems.validate_on)
-        if self._checkpoint is not None:
-            self._playing.rollouts.restore(self._checkpoint.path("scheduler").read_bytes())
-            self._curve = from_plain(self._checkpoint.meta["curve"], list[Evaluation])
+        players = self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
+        opened.push_async_callback(players.close)
+        players.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]
+        players.held_out.listeners.append(self._problems.validate_on)
+        self._validating = Validating(file, players, self.run.checkpoints, self._watcher, self._measured)
+        opened.push_async_callback(self._validating.end)
+        if checkpoint is not None:
+            self._restore(checkpoint)
         await self._turns.hand_to("generation")
-        await self._playing.rollouts.initialize()
-        self._began = time.monotonic() - (self._checkpoint.meta["seconds"] if self._checkpoint is not None else 0.0)
+        await players.rollouts.initialize()
+        self._ready()
+        self._began = time.monotonic() - (checkpoint.meta["seconds"] if checkpoint is not None else 0.0)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """What is neither learnt nor played on goes on as well."""
+        self._playing.rollouts.restore(checkpoint.path(SCHEDULER).read_bytes())
+        self._problems.load(checkpoint.path(PROBLEMS).read_bytes() if PROBLEMS in checkpoint.parts else None)
+        self._validating.curve = from_plain(checkpoint.meta[CURVE], list[Evaluation])
 
     async def __aexit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
-        try:
+        async with self._closing:
             if kind is not None and issubclass(kind, asyncio.CancelledError):
                 await self._save_what_there_is()
-        finally:
-            if self._validating is not None:
-                self._validating.cancel()
-            await self._playing.close()
-            self._learning.close()
-            self._thread.shutdown(wait=True)
-            self._ground.close()
-            self._trackers.close()
+            elif kind is not None and self._doing in AT_REST:
+                await self._save_if_possible()
 
     # the verbs
 
@@ -175,33 +188,17 @@ class Training:
         every = self.file.save.every
         is_due = step == self.file.steps or (every > 0 and step % every == 0)
         if is_due and step > self._first:
-            await self._save(step)
+            await self._save(step, goes_on=step < self.file.steps)
 
     async def validate(self, step: int) -> None:
         """Success on held-out tasks, if it is time to look."""
-        settings = self.file.validate
-        first_or_last = step in (0, self.file.steps)
-        if not first_or_last and (settings.every == 0 or step % settings.every):
-            return
-        if self._curve and self._curve[-1].step == step:
-            return  # it was made before the run was broken off
-        await self._finish_validating()
-        self._doing = "validating"
-        greedy = settings.greedy and (first_or_last or settings.stop_at is not None)
-        if settings.how == "between" or first_or_last:
-            await self._evaluate(step, greedy=greedy)
-        else:
-            self._validating = asyncio.create_task(self._evaluate_aside(step, greedy=greedy), name="validation")
+        if self._validating.is_due(step):
+            self._doing = "validating"
+            await self._validating.look(step)
 
     def is_over(self, step: int) -> bool:
         """All steps are done, or held-out success is as high as it was to be."""
-        stop_at = self.file.validate.stop_at
-        reached = [
-            each
-            for each in self._curve
-            if stop_at is not None and each.step > 0 and min(each.success, each.greedy or 0.0) >= stop_at
-        ]
-        return step >= self.file.steps or bool(reached)
+        return step >= self.file.steps or self._validating.is_enough
 
     async def get_batch(self, step: int) -> DataProto | None:
         """The next batch; None if no task is left."""
@@ -250,33 +247,41 @@ class Training:
 
     async def outcome(self) -> Outcome:
         """What it came to; whatever was saved last is the whole of it."""
-        await self._finish_validating()
-        if self._curve[-1].step != self._at or (self.file.validate.greedy and self._curve[-1].greedy is None):
-            await self._evaluate(self._at, greedy=self.file.validate.greedy)
+        self._doing = "validating"
+        await self._validating.finish()
+        greedy = self.file.validate.greedy
+        last = self._validating.curve[-1]
+        if last.step != self._at or (greedy and last.greedy is None):
+            await self._validating.evaluate(self._at, greedy=greedy)
         if not self._is_saved(self._at):
             await self._save(self._at)
         seconds = time.monotonic() - self._began
         await self._playing.close()
+        curve = tuple(self._validating.curve)
         return Outcome(
-            before=self._curve[0],
-            after=self._curve[-1],
-            curve=tuple(self._curve),
+            before=curve[0],
+            after=curve[-1],
+            curve=curve,
             steps=self._at,
             seconds=seconds,
             ledger=ledger_json(self._playing.rollouts.ledger()),
-            overlap=self._overlap(),
+            overlap=self._problems.told_overlap(),
             timeline=tuple(self._timeline.spans()),
         )
 
     def glance(self) -> Glance:
         """What goes on right now."""
+        mode: Mode = "val" if self._doing == "validating" else "train"
         scheduling = None if self._players is None else self._players.rollouts.scheduling()
-        lane = None if scheduling is None else scheduling.lanes["val" if self._doing == "validating" else "train"]
+        lane = None if scheduling is None else scheduling.lanes[mode]
+        each = self.file.collecting.env_manager(mode).group_size
         return Glance(
             doing=self._doing,
+            step=self._at,
+            steps=self.file.steps,
             in_flight=0 if lane is None else lane.attempts_playing,
-            ready=0 if lane is None else lane.groups_ready * self.file.collecting.train_env_manager.group_size,
-            wanted=self.file.rollout.rollout_batch_size,
+            ready=0 if lane is None else lane.groups_ready * each,
+            wanted=self.file.validate.tasks * each if mode == "val" else self.file.rollout.rollout_batch_size,
         )
 
     # inside
@@ -290,43 +295,26 @@ class Training:
         train = self.file.train
         return estimate(self._learning.look_back(batch), train.estimator, train.loss)
 
-    async def _evaluate(self, step: int, *, greedy: bool) -> None:
-        found = await evaluate(self._playing.held_out, step, self._success_at, greedy=greedy)
-        self._curve = [*(each for each in self._curve if each.step != step), found]
-        self._watcher.evaluated(found)
-        values = {"validation/success": found.success, "validation/score": found.score}
-        if found.greedy is not None:
-            values["validation/greedy"] = found.greedy
-        values |= {f"validation/success/{name}": value for name, value in found.domains.items()}
-        self._note(values)
-
-    async def _finish_validating(self) -> None:
-        """Wait for a validation that goes on aside; nothing is suspended meanwhile, or nobody would play it."""
-        if self._validating is not None:
-            self._doing = "validating"
-            if not self._validating.done():
-                await self._playing.rollouts.resume()
-            await self._validating
-            self._validating = None
-
-    async def _evaluate_aside(self, step: int, *, greedy: bool) -> None:
-        async with self._playing.held_out.set_aside(self.file.validate.engines):
-            await self._evaluate(step, greedy=greedy)
-
-    async def _save(self, step: int) -> None:
-        """Everything that is needed to go on after so many updates."""
+    async def _save(self, step: int, *, goes_on: bool = False) -> None:
+        """Everything that is needed to go on after so many updates; with `goes_on` generation does, meanwhile."""
         self._doing = "saving"
         began = time.monotonic()
-        snapshot = self._playing.rollouts.snapshot()
-        parts = {**self._learning.parts(), "scheduler": lambda path: path.write_bytes(snapshot)}
-        seen = [each for each in self._curve if each.step <= step]
-        score = seen[-1].success if seen and seen[-1].step == step else None
+        snapshot, problems = self._playing.rollouts.snapshot(), self._problems.saved()
+        if goes_on:
+            await self._playing.rollouts.resume()  # what it has so far is in the snapshot, and nothing is learnt yet
+        parts = {
+            **self._learning.parts(),
+            SCHEDULER: lambda path: path.write_bytes(snapshot),
+            PROBLEMS: lambda path: path.write_bytes(problems),
+        }
+        seen = [each for each in self._validating.curve if each.step <= step]
         meta = {
-            "curve": to_plain(seen),
+            CURVE: to_plain(seen),
             "seconds": time.monotonic() - self._began,
             "vocabulary": self._learning.model.config.vocab_size,
         }
-        await self._off_loop(lambda: self.run.checkpoints.save(step, parts, score=score, meta=meta))
+        await self._off_loop(lambda: self.run.checkpoints.save(step, parts, score=score_of(seen, step), meta=meta))
+        await self._validating.score_checkpoints()  # what was found aside meanwhile
         self._note({"run/save_s": time.monotonic() - began})
 
     async def _save_what_there_is(self) -> None:
@@ -337,19 +325,20 @@ class Training:
                 await self._playing.rollouts.mark_trained(self._untrained)
             await self._save(self._at)
 
+    async def _save_if_possible(self) -> None:
+        """The run failed, its trainer did not."""
+        try:
+            await self._save_what_there_is()
+        except (WindrowError, OSError) as error:
+            log.warning("what was trained since the last checkpoint cannot be saved: %s", error)
+
     def _is_saved(self, step: int) -> bool:
         return step == self._first or step in self.run.checkpoints.steps()
 
-    def _overlap(self) -> int | None:
-        found = self._problems.overlap
-        if found:
-            log.warning("%d held-out problems were trained on as well, so validation says too much", found)
-        return found
-
     def _record(self, trajectories: Sequence[Trajectory]) -> None:
-        """Write some of a step's trajectories down."""
+        """Write some of a step's trajectories down, under the number that its metrics have."""
         if self.file.save.trajectories:
-            self.run.record(self._asked_for, trajectories[: self.file.save.trajectories])
+            self.run.record(self._asked_for + 1, trajectories[: self.file.save.trajectories])
 
     def _report(self, step: int, batch: DataProto, metrics: dict[str, float]) -> None:
         """Write down, track and tell what a step was."""
@@ -372,9 +361,13 @@ class Training:
             metrics=found,
         )
         self._busy = busy
-        self.run.metrics.append(step + 1, found)
-        self._trackers.log(step + 1, found)
+        self._measured(step + 1, found)
         self._watcher.stepped(report)
+
+    def _measured(self, step: int, values: Mapping[str, float]) -> None:
+        """Write values of a step down, and track them."""
+        self.run.metrics.append(step, values)
+        self._trackers.log(step, values)
 
     def _note(self, values: Mapping[str, object]) -> None:
         """Numbers that belong to the step that is reported next."""

@@ -3,7 +3,8 @@
 Promises: a save that is broken off at any moment, by an error, a signal or a loss of power, leaves the checkpoints
 that were there before as they were, and is never taken for a whole one: its parts are written into a folder beside,
 which gets its name only when everything in it and the list of it are on the disk. What is loaded has been compared
-with that list by its checksums. Old ones are removed only after the new one is whole, the best never.
+with that list by its checksums. Old ones are removed only after the new one is whole, the best never, nor one whose
+score is still awaited. How good one is may be said later: its list is replaced then, by a whole one.
 
 One process saves at a time; the lock of the run sees to that. What the parts contain is not known here.
 """
@@ -13,6 +14,7 @@ import math
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from windrow.core.settings import Count, Natural
 from windrow.errors import ConfigError, DataError, InternalError, TrainError, blame
-from windrow.store.durable import digest_of, entries, sync, sync_all, write_synced
+from windrow.store.durable import digest_of, entries, sync, sync_all, write_synced, write_whole
 from windrow.types import Meta, Value, but, from_json, to_json
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
+        self.manifest = manifest
         self.step = manifest.step
         self.score = manifest.score
         """Higher is better; None if nobody said."""
@@ -120,6 +123,9 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: Keep | None = None) -> None:
         self.folder = folder
         self.keep = keep or Keep()
+        self.awaited: set[int] = set()
+        """Steps whose scores are still to come; their checkpoints stay until then."""
+        self._changing = threading.Lock()  # held by whoever gives names, replaces lists or removes
 
     # saving
 
@@ -138,21 +144,39 @@ class Checkpoints:
         """
         _check_parts(step, parts)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.sweep()
+        with self._changing:
+            self.sweep()
         beside = self.folder / f"{SAVING}{step}-{os.getpid()}"
-        known_score = float(score) if score is not None and math.isfinite(score) else None
-        head = Manifest(format=FORMAT, step=step, score=known_score, is_kept=keep, meta=dict(meta or {}))
+        head = Manifest(format=FORMAT, step=step, score=_finite(score), is_kept=keep, meta=dict(meta or {}))
         try:
             with blame(TrainError, f"checkpoint of step {step} cannot be saved, those before it are whole"):
                 manifest = but(head, files=_written(beside, parts))
                 write_synced(beside / MANIFEST, _sealed(manifest))
                 sync_all(beside)
-                saved = self._publish(beside, step)
+                with self._changing:
+                    saved = self._publish(beside, step)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        self._retire()
+        with self._changing:
+            self._retire()
         return Checkpoint(saved, manifest)
+
+    def amend(self, step: int, *, score: float | None, meta: Mapping[str, Any]) -> bool:
+        """Say afterwards how good the checkpoint of a step is, and more about it; false if there is none any more.
+
+        What need not be kept by the new score is removed.
+        """
+        with self._changing:
+            found = [checkpoint for checkpoint in self.known() if checkpoint.step == step]
+            if not found:
+                return False
+            old = found[-1].manifest
+            with blame(TrainError, f"the score of the checkpoint of step {step} cannot be written; it stays as it was"):
+                new = but(old, score=_finite(score), meta={**old.meta, **meta})
+                write_whole(found[-1].folder / MANIFEST, _sealed(new))
+            self._retire()
+        return True
 
     def sweep(self) -> None:
         """Remove what saves and removals that were broken off have left."""
@@ -176,12 +200,12 @@ class Checkpoints:
         return saved
 
     def _retire(self) -> None:
-        """Remove what is neither among the last nor among the best, nor to be kept; what is damaged is left alone."""
+        """Remove what is not among the last, the best, the awaited or the kept; what is damaged is left alone."""
         found = [*self.known()]
         by_step = {checkpoint.step: checkpoint for checkpoint in found}  # of several of one step the newest
         scored = [checkpoint for checkpoint in by_step.values() if checkpoint.score is not None]
         best = sorted(scored, key=_by_score, reverse=True)[: self.keep.best]
-        wanted = {*[*by_step][-self.keep.last :], *(checkpoint.step for checkpoint in best)}
+        wanted = {*[*by_step][-self.keep.last :], *(checkpoint.step for checkpoint in best), *self.awaited}
         for checkpoint in found:
             is_newest = by_step[checkpoint.step] is checkpoint
             if not checkpoint.is_kept and not (is_newest and checkpoint.step in wanted):
@@ -253,6 +277,10 @@ class Checkpoints:
     def _what_there_is(self, but_step: int | None = None) -> str:
         steps = [step for step in self.steps() if step != but_step]
         return f"; there are steps {', '.join(map(str, steps))}" if steps else ""
+
+
+def _finite(score: float | None) -> float | None:
+    return float(score) if score is not None and math.isfinite(score) else None
 
 
 def _check_parts(step: int, parts: Mapping[str, Write]) -> None:

@@ -1,4 +1,4 @@
-"""What was measured, one line of JSON per step.
+"""What was measured, one line of JSON for each time something was, which names its step.
 
 Promises: a line is in the file when `append` returns, and survives the death of the process. A last line that a crash
 cut off is left out by readers and removed by the next writer; damage anywhere else is an error with its number, never a

@@ -195,16 +195,27 @@ class RunFolder:
             for trajectory in trajectories:
                 out.write(trajectory)
 
-    def rewind(self, step: int) -> None:
-        """The run goes on after this step: what it wrote about later ones is removed, their checkpoints set aside."""
+    def configure(self, config_text: str, origins: Mapping[str, str]) -> None:
+        """It goes on with other settings than it had."""
         self._check_ours()
+        write_whole(self.path / CONFIG, config_text.encode())
+        write_whole(self.path / ORIGINS, to_json(dict(origins)) + b"\n")
+
+    def rewind(self, step: int | None) -> None:
+        """The run goes on after this step: what it wrote about later ones is removed, their checkpoints set aside.
+
+        None: it begins anew.
+        """
+        self._check_ours()
+        last = -1 if step is None else step
         (self.path / RESULT).unlink(missing_ok=True)
-        lines = self.metrics.cut_after(step)
+        lines = self.metrics.cut_after(last)
         for recorded, path in [*self._recordings()]:
-            if recorded > step:
+            if recorded > last:
                 path.unlink()
-        moved = self.checkpoints.set_aside_after(step)
-        log.info("run %s goes on after step %d; %d later lines of metrics removed", self.path, step, lines)
+        moved = self.checkpoints.set_aside_after(last)
+        how = "begins anew" if step is None else f"goes on after step {step}"
+        log.info("run %s %s; %d later lines of metrics removed", self.path, how, lines)
         if moved:
             log.warning("later checkpoints of run %s do not count any more: %s", self.path, ", ".join(map(str, moved)))
 
