@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from windrow.checking.places import of_frame, spelt
+from windrow.loading.places import of_frame, spelt
 from windrow.types import Value
 
 BLOCKED_S = 0.01

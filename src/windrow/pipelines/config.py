@@ -18,6 +18,7 @@ from windrow.observe.trackers import TrackerConfig
 from windrow.pipelines.placing import Needs, Roles, check
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.env_config import TagConfig
+from windrow.rollout.locating import located, located_env
 from windrow.train.config import DemonstrationConfig, ModelConfig, TrainConfig
 from windrow.types import Meta, Value, but
 
@@ -172,7 +173,15 @@ def read(path: str | Path, overrides: list[str]) -> Loaded[Agentic | Rlvr | Clon
         raise ConfigError(
             f"{path}: pipeline must be one of {known}, got {named!r}{did_you_mean(str(named), PIPELINES)}"
         )
-    return load(path, overrides, PIPELINES[str(named)])
+    loaded = load(path, overrides, PIPELINES[str(named)])
+    return Loaded(_located(loaded.value, Path(path).parent), loaded.origins)
+
+
+def _located(file: "Agentic | Rlvr | Cloning", beside: Path) -> "Agentic | Rlvr | Cloning":
+    """The same with environments of somebody's own that can be found from anywhere."""
+    if isinstance(file, Rlvr):
+        file = but(file, domains={tag: located_env(env, beside) for tag, env in file.domains.items()})
+    return but(file, rollout=located(file.rollout, beside))
 
 
 def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> RolloutConfig:

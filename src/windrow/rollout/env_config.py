@@ -7,10 +7,12 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 from windrow.core.settings import Count, Natural, Seconds, Weight
+from windrow.envs.own import own_envs
 from windrow.envs.places import PlaceSettings
 from windrow.envs.protocol import EnvFactory, Isolation
-from windrow.envs.shipped import describe, find
+from windrow.envs.shipped import Shipped, describe, find
 from windrow.errors import ConfigError, blame
+from windrow.loading.code import is_own
 from windrow.nearest import did_you_mean
 from windrow.rewards.protocol import AnyReward, GroupReward, Reward
 from windrow.rewards.shipped import SHIPPED
@@ -64,9 +66,13 @@ class EnvKind(Value, frozen=True, kw_only=True, gc=True):
 class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
     """One kind of environment."""
 
-    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")] = (
-        "guess"
-    )
+    env: Annotated[
+        Anything,
+        Meta(
+            description="name of a shipped environment, or FILE.py:Class or module:Class of your own; in Python also "
+            "whatever makes one"
+        ),
+    ] = "guess"
     env_args: Annotated[dict[str, Any], Meta(description="arguments of the environment's class")] = {}
     isolation: Annotated[
         Isolation, Meta(description="inline: on the event loop; thread: may block; process: may hang or crash as well")
@@ -106,6 +112,8 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
 
     def factory(self) -> EnvFactory:
         """What makes the environments."""
+        if isinstance(self.env, str) and is_own(self.env):
+            return own_envs(self.env, self.env_args)
         if isinstance(self.env, str):
             named = find(self.env, **self.env_args)
             with blame(ConfigError, f"environment {self.env!r}"):
@@ -118,7 +126,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         """What makes its reward; None if its steps are the score."""
         reward = self.reward
         if reward is None:
-            reward = describe(self.env).reward if isinstance(self.env, str) else ""
+            reward = "" if self._ours is None else self._ours.reward
         if reward in ("", NO_REWARD):
             return None
         if isinstance(reward, str | Mapping):
@@ -131,6 +139,11 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         """The reward is made here, from its name, so it is closed here as well."""
         return self.reward is None or isinstance(self.reward, str | Mapping)
 
+    @property
+    def _ours(self) -> Shipped | None:
+        """What it is, if it comes with Windrow."""
+        return describe(self.env) if isinstance(self.env, str) and not is_own(self.env) else None
+
     def kind(self, name: str) -> EnvKind:
         """The same for a worker."""
         place = PlaceSettings(
@@ -139,7 +152,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
             reusable=self.reusable,
             ahead=self.ahead,
             memory_mb=self.memory_mb,
-            preload=describe(self.env).preload if isinstance(self.env, str) else (),
+            preload=() if self._ours is None else self._ours.preload,
         )
         times = EnvTimes(start_s=self.start_timeout_s, step_s=self.step_timeout_s, close_s=self.close_timeout_s)
         return EnvKind(make=self.factory(), place=place, times=times, is_scored=self.reward_maker() is not None)
