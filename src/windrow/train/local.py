@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from windrow.train.config import TrainConfig
+from windrow.train.config import ModelConfig, TrainConfig
 from windrow.train.roles import Actor, Critic, Reference
 from windrow.train.streams import Number
 from windrow.train.weights import LocalWeights, Packed, engine_weights
@@ -31,11 +31,20 @@ class Roles(Protocol):
 
 
 class LocalTrainers:
-    """An actor, and whoever its estimator and its loss need; all begin with the weights that the actor has then."""
+    """An actor, and whoever its estimator and its loss need; all begin as what the actor is then."""
 
-    def __init__(self, config: TrainConfig, actor: Actor, engine_dtype: Number | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        actor: Actor,
+        engine_dtype: Number | None = None,
+        reference: ModelConfig | None = None,
+    ) -> None:
+        """`reference` is a model of its own for the reference; None: what the actor is now."""
         self.actor = actor
-        self.reference = Reference(config, actor, threads=config.threads) if config.loss.needs_reference else None
+        self.reference: Reference | None = None
+        if config.loss.needs_reference:
+            self.reference = Reference(config, reference or actor, threads=config.threads)
         self.critic = Critic(config, actor, threads=config.threads) if config.estimator.kind == "gae" else None
         self._weights = LocalWeights(actor.model, engine_dtype)
 
