@@ -16,7 +16,7 @@ from windrow.loading.code import is_own
 from windrow.nearest import did_you_mean
 from windrow.rewards.protocol import AnyReward, GroupReward, Reward
 from windrow.rewards.shipped import SHIPPED
-from windrow.rewards.shipped import find as find_reward
+from windrow.rewards.shipped import make as make_reward
 from windrow.types import Meta, Value
 
 Anything = Any
@@ -91,6 +91,10 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
             "the environment, if it has one; none: the sum of its steps"
         ),
     ] = None
+    reward_args: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="arguments of shipped rewards, by their names: {model: {path: FOLDER}}"),
+    ] = {}
     reward_limits: Annotated[RewardLimits, Meta(description="how it is asked")] = RewardLimits()
     success_at: Annotated[float, Meta(description="score from which on an episode counts as a success")] = 1.0
 
@@ -128,11 +132,22 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         if reward is None:
             reward = "" if self._ours is None else self._ours.reward
         if reward in ("", NO_REWARD):
+            if self.reward_args:
+                named = next(iter(self.reward_args))
+                raise ConfigError(f"reward_args names {named!r}, and there is no reward; set reward")
             return None
         if isinstance(reward, str | Mapping):
             check_names(reward)
-            return partial(find_reward, reward)
+            return partial(make_reward, reward, self.reward_args)
+        if self.reward_args:
+            raise ConfigError("reward_args stands beside a reward that is made already; give it to its class")
         return lambda: reward
+
+    def check_reward(self) -> None:
+        """Refuse what its reward cannot be made with; none of those that come with us is costly to make."""
+        make = self.reward_maker()
+        if make is not None:
+            make()
 
     @property
     def owns_reward(self) -> bool:
