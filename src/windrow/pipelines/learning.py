@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from windrow.cluster.mapping import on_this_machine
 from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
 from windrow.pipelines.playing import save_model
@@ -127,7 +128,7 @@ async def learning(
         tokenizer = await make_tokenizer(file.model, envs, file.warm_start)
         vocabulary = len(tokenizer)
     reference = _reference(file, tokenizer)
-    model = await off_loop(load_model, file.model, file.seed, vocabulary)
+    model = await off_loop(load_model, _on_its_device(file), file.seed, vocabulary)
     if checkpoint is None and file.warm_start is not None:
         await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
     made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, reference, start))
@@ -159,6 +160,13 @@ def _roles(
     return LocalTrainers(train, actor, file.engine.dtype, reference)
 
 
+def _on_its_device(file: Agentic | Rlvr) -> "ModelConfig":
+    """The model on the first device of training, if there is one in this process."""
+    if file.runtime == "ray":
+        return file.model
+    return but(file.model, device=on_this_machine(file.model.device, file.layout.train))
+
+
 def _reference(file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast") -> "ModelConfig | None":
     """The reference's own model, if it is to have one; refused if it reads other tokens than the actor writes."""
     from windrow.train.folders import model_folder
@@ -167,7 +175,12 @@ def _reference(file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast") -> "M
     named = file.train.reference
     if not named:
         return None
-    found = but(file.model, path=str(model_folder(named, "train.reference")), lora=None, activation_checkpointing=False)
+    found = but(
+        _on_its_device(file),
+        path=str(model_folder(named, "train.reference")),
+        lora=None,
+        activation_checkpointing=False,
+    )
     if load_tokenizer(found).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"train.reference is {named}, which has another tokenizer than the model; give one with the same"

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
+from windrow.cluster.mapping import on_this_machine
+from windrow.cluster.worker import Runtime
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
@@ -12,6 +14,7 @@ from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.sharing import InferCluster
 from windrow.text import ChatCodec
+from windrow.types import but
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +62,9 @@ class EngineMaker:
         weights: "Mapping[str, Tensor] | Shipment",
         settings: TorchSettings,
         version: int,
+        runtime: Runtime = "local",
     ) -> None:
+        """On Ray a host sees only the GPUs that it was given, so all of them call theirs the same."""
         from windrow.train.networks import bare
 
         base = bare(model)
@@ -68,6 +73,7 @@ class EngineMaker:
         self._weights = weights
         self._settings = settings
         self._version = version
+        self._runtime: Runtime = runtime
 
     def __call__(self, name: str, devices: tuple[int, ...], config: EngineConfig) -> Engine:
         from windrow.engines.torch import TorchEngine
@@ -76,7 +82,13 @@ class EngineMaker:
         made.load_state_dict(fetched(self._weights) if isinstance(self._weights, Shipment) else self._weights)
         codec = config.codec
         assert isinstance(codec, ChatCodec)
-        return TorchEngine(name, made, codec, self._settings, devices=devices, version=self._version)
+        return TorchEngine(name, made, codec, self.settings_on(devices), devices=devices, version=self._version)
+
+    def settings_on(self, devices: tuple[int, ...]) -> TorchSettings:
+        """Of the engine on these devices."""
+        if self._runtime == "ray":
+            return self._settings
+        return but(self._settings, device=on_this_machine(self._settings.device, devices))
 
 
 def playing(
@@ -88,7 +100,7 @@ def playing(
     weights = engine_weights(model)
     given = ship(version, weights) if devices.runtime == "ray" else weights
     config = file.collecting
-    make = EngineMaker(model, given, file.engine, version)
+    make = EngineMaker(model, given, file.engine, version, devices.runtime)
     cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
     rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
     held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
