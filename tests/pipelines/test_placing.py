@@ -69,7 +69,7 @@ def test_a_file_that_leaves_it_to_a_plan_is_read_and_has_no_layout_yet(tmp_path:
         ([f"{TRAIN}=0-1", "train.processes=1"], "set train.processes to 2, or to 0"),
         (["roles.critic.device_mapping=[0]"], "roles.critic has a device_mapping, but there is none without"),
         (["roles.reference.device_mapping=[0]"], "roles.reference has a device_mapping"),
-        (["roles.reward.device_mapping=[0]"], "no reward of this file needs a device"),
+        (["roles.reward.device_mapping=[0]"], "rewards are not placed by it; give a reward model its device"),
         (
             [f"{TRAIN}=[0]", "roles.critic.device_mapping=[1]", "train.estimator.kind=gae"],
             "it works in the processes that train the actor",
