@@ -16,6 +16,7 @@ from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 from windrow.observe.trackers import TrackerConfig
 from windrow.pipelines.placing import Needs, Roles, check
+from windrow.pipelines.serving import Servers, check_servers
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.env_config import TagConfig
 from windrow.rollout.locating import located, located_env
@@ -93,6 +94,9 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     train: Annotated[TrainConfig, Meta(description="from batches to new weights")] = TrainConfig()
     warm_start: Annotated[WarmStart | None, Meta(description="demonstrations first; none: begin with the model")] = None
     roles: Annotated[Roles, Meta(description="which devices each of them has")] = Roles()
+    servers: Annotated[
+        Servers | None, Meta(description="servers that generate, such as vLLM; none: embedded engines do")
+    ] = None
 
     def __post_init__(self) -> None:
         train, validate = self.train, self.validate
@@ -104,6 +108,8 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
             has_critic=train.estimator.kind == "gae",
         )
         check(self.roles, needs)
+        if self.servers is not None:
+            check_servers(self.servers, self.runtime, None if self.roles.is_open else self.layout)
 
     @property
     def layout(self) -> Layout:

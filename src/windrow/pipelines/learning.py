@@ -152,12 +152,15 @@ def _roles(
 
         state = dict(model.state_dict())
         source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=state, reference=reference)
-        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses)
+        folder = None if file.servers is None else file.servers.folder()
+        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses, folder)
     from windrow.train.local import LocalTrainers
     from windrow.train.roles import Actor
+    from windrow.train.weights import SharedWeights
 
     actor = Actor(train, model, seed=file.seed, dtype=file.model.dtype, threads=train.threads)
-    return LocalTrainers(train, actor, file.engine.dtype, reference)
+    shared = None if file.servers is None else SharedWeights(file.servers.folder())
+    return LocalTrainers(train, actor, file.engine.dtype, reference, shared)
 
 
 def _on_its_device(file: Agentic | Rlvr) -> "ModelConfig":

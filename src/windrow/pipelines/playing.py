@@ -11,6 +11,7 @@ from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
+from windrow.pipelines.serving import ServerMaker
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.sharing import InferCluster
 from windrow.text import ChatCodec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from windrow.engines.torch import TorchEngine
+    from windrow.train.weights import SharedWeights
 
 AnyFile = Agentic | Rlvr | Cloning
 
@@ -33,16 +35,26 @@ LOOK_S = 30.0
 class Playing:
     """Those who play: engines, and the schedulers of training and validation on them."""
 
-    def __init__(self, cluster: InferCluster, rollouts: RolloutScheduler, held_out: RolloutScheduler) -> None:
+    def __init__(
+        self,
+        cluster: InferCluster,
+        rollouts: RolloutScheduler,
+        held_out: RolloutScheduler,
+        first: "SharedWeights | None" = None,
+    ) -> None:
+        """`first` holds what servers begin with, and is closed with them."""
         self.rollouts = rollouts
         self.held_out = held_out
         self._cluster = cluster
+        self._first = first
 
     def busy_seconds(self) -> float:
         """How long the engines have computed, all together."""
         if self._cluster.runtime == "ray":
             hosts = self._cluster.hosts.values()
             return sum(float(host.look("worker.counters", within_s=LOOK_S).busy_s) for host in hosts)
+        if self._first is not None:
+            return 0.0  # servers do not say
         engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
         return sum(engine.counters().busy_s for engine in engines)
 
@@ -51,6 +63,8 @@ class Playing:
         await self.held_out.shutdown()
         await self.rollouts.shutdown()
         self._cluster.shutdown()
+        if self._first is not None:
+            self._first.close()
 
 
 class EngineMaker:
@@ -95,16 +109,24 @@ def playing(
     file: AnyFile, model: "PreTrainedModel", codec: ChatCodec, version: int, devices: ResourceManager
 ) -> Playing:
     """Engines with the weights of a model, and who plays with them."""
-    from windrow.train.weights import engine_weights
+    from windrow.train.weights import SharedWeights, engine_weights
 
-    weights = engine_weights(model)
-    given = ship(version, weights) if devices.runtime == "ray" else weights
     config = file.collecting
-    make = EngineMaker(model, given, file.engine, version, devices.runtime)
+    first: SharedWeights | None = None
+    make: EngineMaker | ServerMaker
+    if not isinstance(file, Cloning) and file.servers is not None:
+        first = SharedWeights(file.servers.folder())
+        folder = first.pack(version, model, file.engine.dtype).weights
+        assert isinstance(folder, Path)
+        make = ServerMaker(file.servers, file.layout, folder)
+    else:
+        weights = engine_weights(model)
+        given = ship(version, weights) if devices.runtime == "ray" else weights
+        make = EngineMaker(model, given, file.engine, version, devices.runtime)
     cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
     rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
     held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
-    return Playing(cluster, rollouts, held_out)
+    return Playing(cluster, rollouts, held_out, first)
 
 
 def _placed(file: AnyFile, codec: ChatCodec) -> EngineConfig:

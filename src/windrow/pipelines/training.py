@@ -118,7 +118,16 @@ class Training:
         self._learning = await learning(
             file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on, start
         )
-        made = self._learning
+        try:
+            await self._get_players(self._learning)
+        except BaseException:
+            if self._players is not None:
+                await self._players.close()
+            self._learning.close()
+            raise
+
+    async def _get_players(self, made: Learning) -> None:
+        file = self.file
         # a run that goes on gives them its weights first
         self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
         self._playing.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]

@@ -7,7 +7,7 @@ from torch import Tensor
 from windrow.train.config import ModelConfig, TrainConfig
 from windrow.train.roles import Actor, Critic, Reference
 from windrow.train.streams import Number
-from windrow.train.weights import LocalWeights, Packed, engine_weights
+from windrow.train.weights import LocalWeights, Packed, SharedWeights, engine_weights
 
 
 class Roles(Protocol):
@@ -39,20 +39,29 @@ class LocalTrainers:
         actor: Actor,
         engine_dtype: Number | None = None,
         reference: ModelConfig | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:
-        """`reference` is a model of its own for the reference; None: what the actor is now."""
+        """`reference` is a model of its own for the reference; None: what the actor is now.
+
+        `shared` is where weights are written for engines in other processes, and closed with it; None: they are here.
+        """
         self.actor = actor
         self.reference: Reference | None = None
         if config.loss.needs_reference:
             self.reference = Reference(config, reference or actor, threads=config.threads)
         self.critic = Critic(config, actor, threads=config.threads) if config.estimator.kind == "gae" else None
         self._weights = LocalWeights(actor.model, engine_dtype)
+        self._shared = shared
+        self._dtype: Number | None = engine_dtype
 
     def pack(self, version: int) -> Packed:
+        if self._shared is not None:
+            return self._shared.pack(version, self.actor.model, self._dtype)
         return self._weights.pack(version)
 
     def weights(self) -> dict[str, Tensor]:
         return engine_weights(self.actor.model)
 
     def close(self) -> None:
-        """Nothing was started."""
+        if self._shared is not None:
+            self._shared.close()

@@ -84,16 +84,24 @@ class Trainers:
     """The roles of a run, in processes of their own."""
 
     def __init__(
-        self, config: TrainConfig, source: Source, dtype: Number | None = None, start: Start = TrainerProcesses
+        self,
+        config: TrainConfig,
+        source: Source,
+        dtype: Number | None = None,
+        start: Start = TrainerProcesses,
+        folder: Path | None = None,
     ) -> None:
-        """`dtype` is what engines compute with; `start` decides where the processes are."""
+        """`dtype` is what engines compute with; `start` decides where the processes are.
+
+        Weights for engines are written below `folder`; None: wherever there is room.
+        """
         device: Literal["cpu", "cuda"] = "cuda" if source.model.device.startswith("cuda") else "cpu"
         self._dtype = dtype
         self._processes = start(config.processes, Team, config.timeout_s, device)
         try:
             self._processes.call("recruit", config, source)
             size = self._processes.run(_bytes)
-            self._shared = SharedWeights(needs_bytes=size) if self._processes.on_this_machine else None
+            self._shared = SharedWeights(folder, needs_bytes=size) if self._processes.on_this_machine else None
         except BaseException:
             self._processes.close()
             raise
