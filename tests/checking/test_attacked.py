@@ -11,7 +11,6 @@ import pytest
 from tests.checking import broken
 from tests.checking.broken import Good
 
-from windrow.checking import places
 from windrow.checking.examining import examine
 from windrow.checking.loading import Subject, load
 from windrow.checking.messages import Job
@@ -19,6 +18,7 @@ from windrow.checking.parent import check
 from windrow.checking.settings import CheckSettings, Report
 from windrow.envs.protocol import Observation, Step
 from windrow.errors import ConfigError
+from windrow.loading import places
 from windrow.text import Message
 from windrow.trajectory import Task
 

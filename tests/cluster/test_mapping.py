@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.cluster.mapping import LARGEST_DEVICE, Layout, parse_devices, spelled
+from windrow.cluster.mapping import LARGEST_DEVICE, Layout, on_this_machine, parse_devices, spelled
 from windrow.errors import ConfigError
 
 DEVICES = st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True)
@@ -138,3 +138,22 @@ def test_a_layout_says_where_everybody_sits():
     assert str(Layout(infer=(0, 1, 2, 3), train=(2, 3))) == "overlapping: generation on 0-3, training on 2-3"
     assert str(Layout(infer=(0,), train=())) == "disjoint: generation on 0, training apart"
     assert Layout(infer=(0, 1, 4, 5), train=(), infer_each=2).engines == [(0, 1), (4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("device", "mapped", "found"),
+    [
+        ("cuda", (2,), "cuda:2"),
+        ("cuda", (2, 3), "cuda:2"),
+        ("cuda", (), "cuda"),
+        ("cuda:1", (2,), "cuda:1"),
+        ("cpu", (2,), "cpu"),
+    ],
+)
+def test_a_logical_device_is_the_gpu_of_its_number(device: str, mapped: tuple[int, ...], found: str):
+    assert on_this_machine(device, mapped) == found
+
+
+def test_every_trainer_has_devices_of_its_own():
+    assert Layout(infer=(0,), train=(2, 3, 4, 5), train_each=2).trainers == [(2, 3), (4, 5)]
+    assert Layout(infer=(0,), train=()).trainers == []

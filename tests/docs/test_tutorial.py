@@ -15,7 +15,7 @@ from windrow.checking.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "your_own_environment.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(py|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(py|yaml|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 300.0
 
 
@@ -51,9 +51,9 @@ def test_the_tutorial_works_as_it_is_printed(folder: Path):
     """In order: a file that is shown again replaces the one before."""
     ran = 0
     for kind, text in BLOCK.findall(PAGE):
-        if kind == "py":
+        if kind != "console":
             name = text.splitlines()[0].removeprefix("# ")
-            assert re.fullmatch(r"\w+\.py", name), f"{name}: the first line of a file names it"
+            assert re.fullmatch(rf"\w+\.{kind}", name), f"{name}: the first line of a file names it"
             (folder / name).write_text(text, encoding="utf-8")
             continue
         for command, answer in sessions(text):
@@ -65,7 +65,7 @@ def test_the_tutorial_works_as_it_is_printed(folder: Path):
 
 def test_all_code_of_the_tutorial_is_run():
     """A block of another kind would only be looked at."""
-    assert {kind for kind in re.findall(r"^```(\w*)$", PAGE, re.MULTILINE) if kind} == {"py", "console"}
+    assert {kind for kind in re.findall(r"^```(\w*)$", PAGE, re.MULTILINE) if kind} == {"py", "yaml", "console"}
     assert len(re.findall(r"^```", PAGE, re.MULTILINE)) == 2 * len(BLOCK.findall(PAGE))
 
 

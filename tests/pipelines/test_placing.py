@@ -1,11 +1,19 @@
 """Which devices the roles of a file have, and which files are refused for it."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from windrow.cluster.local import ResourceManager
+from windrow.cluster.mapping import Layout
+from windrow.engines.torch.settings import TorchSettings
 from windrow.errors import ConfigError
 from windrow.pipelines.config import Agentic, Validation, read
+from windrow.pipelines.grounds import Ground
+from windrow.pipelines.playing import EngineMaker
+from windrow.tiny import tiny_model
+from windrow.train.processes import gpu_of_each
 
 INFER, TRAIN = "roles.actor_infer.device_mapping", "roles.actor_train.device_mapping"
 
@@ -61,7 +69,7 @@ def test_a_file_that_leaves_it_to_a_plan_is_read_and_has_no_layout_yet(tmp_path:
         ([f"{TRAIN}=0-1", "train.processes=1"], "set train.processes to 2, or to 0"),
         (["roles.critic.device_mapping=[0]"], "roles.critic has a device_mapping, but there is none without"),
         (["roles.reference.device_mapping=[0]"], "roles.reference has a device_mapping"),
-        (["roles.reward.device_mapping=[0]"], "no reward of this file needs a device"),
+        (["roles.reward.device_mapping=[0]"], "rewards are not placed by it; give a reward model its device"),
         (
             [f"{TRAIN}=[0]", "roles.critic.device_mapping=[1]", "train.estimator.kind=gae"],
             "it works in the processes that train the actor",
@@ -88,3 +96,23 @@ def test_a_critic_may_be_named_where_the_actor_is_trained(tmp_path: Path):
 def test_a_file_in_python_is_checked_as_well():
     with pytest.raises(ConfigError, match="16 of 1 engines"):
         Agentic(validate=Validation(how="aside", engines=16))
+
+
+def test_engines_and_trainers_of_this_process_have_the_gpus_of_their_mappings():
+    """No GPU is needed to say which."""
+    model = tiny_model()
+    maker = EngineMaker(model, {}, TorchSettings(device="cuda"), 0)
+    layout = Layout(infer=(0, 1, 2, 3), train=(5, 4), infer_each=2)
+    assert [maker.settings_on(engine).device for engine in layout.engines] == ["cuda:0", "cuda:2"]
+    on_ray = EngineMaker(model, {}, TorchSettings(device="cuda"), 0, "ray")
+    assert on_ray.settings_on((3,)).device == "cuda", "a host sees only what it was given"
+    start = Ground(ResourceManager(6)).trainers(layout)
+    assert isinstance(start, partial)
+    assert start.keywords == {"gpus": [5, 4]}
+
+
+def test_each_trainer_process_has_one_gpu():
+    assert gpu_of_each(2, [5, 4]) == (5, 4)
+    assert gpu_of_each(3, []) == (0, 1, 2)
+    with pytest.raises(ConfigError, match="2 trainer processes cannot share 1 GPUs"):
+        gpu_of_each(2, [1])

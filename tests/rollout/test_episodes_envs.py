@@ -196,7 +196,7 @@ async def test_an_endless_source_with_nothing_but_quarantined_tasks_ends_in_word
         ({"env": NeverClosed}, "NeverClosed has no close, so it is no environment; write async def close"),
         ({"env": Sized}, "Sized cannot be made with env_args {}: missing a required argument: 'size'"),
         ({"env": alone}, r"env is the function alone, which plays by itself; give windrow.agent\(alone\)"),
-        ({"env": "nim.py:Nim"}, "environment 'nim.py:Nim' is none of ours; one of your own is given in Python"),
+        ({"env": "nim.py:Nim"}, "nim.py: no such file"),
         ({"env": 3}, "env must be a name or something that makes an environment, got 3"),
         ({"tags": {"a": TagConfig()}, "step_timeout_s": 3.0}, "step_timeout_s stands beside tags"),
     ],

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from windrow.checking import places
 from windrow.checking.meter import Meter
 from windrow.checking.rules import Notes
-from windrow.checking.words import said, shown
 from windrow.envs.protocol import DEADLINE
 from windrow.errors import EnvError, WindrowError
+from windrow.loading import places
+from windrow.loading.words import said, shown
 from windrow.types import Value
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from windrow.checking.policies import STRANGE, Player, Repeater, Solver, Strange
 from windrow.checking.rules import Finding, Notes
 from windrow.checking.scoring import Scorer
 from windrow.checking.settings import CheckSettings, Report
-from windrow.checking.words import said
 from windrow.envs.protocol import Env, Solvable
 from windrow.errors import RewardError
 from windrow.isolation.pickles import Unsendable, dump, load
+from windrow.loading.words import said
 from windrow.trajectory import Split, Task
 from windrow.types import Value
 

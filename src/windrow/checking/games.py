@@ -13,8 +13,8 @@ from windrow.checking.asking import Asker, GaveUp, Where
 from windrow.checking.looks import Fault, is_over, of_observation, of_step
 from windrow.checking.played import Played
 from windrow.checking.policies import Player
-from windrow.checking.words import shown as in_words
 from windrow.envs.protocol import Env, EnvFactory, Observation, Step
+from windrow.loading.words import shown as in_words
 from windrow.trajectory import Task
 
 FATAL = frozenset({"not-a-step", "observation-type", "reward-type"})

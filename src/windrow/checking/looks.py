@@ -6,10 +6,10 @@ from numbers import Real
 import msgspec
 import numpy as np
 
-from windrow.checking.words import number, said, shown, truth
 from windrow.envs.plain import as_messages
 from windrow.envs.protocol import Briefing, Observation, Rewritten, Step
 from windrow.isolation.pickles import Unsendable, dump, load
+from windrow.loading.words import number, said, shown, truth
 from windrow.text import Message
 from windrow.types import Value
 

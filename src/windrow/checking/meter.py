@@ -2,8 +2,8 @@
 
 Promises: what counts as blocking is time in which the thread slept although its loop had work; waiting for a processor
 on a busy machine does not count (Linux says how long that was), its own or that of a thread that it starts, nor does a
-first time, when packages are loaded. Where it blocks is looked up only when it has been seen to block, so that a healthy
-environment costs nothing.
+first time, when packages are loaded. Where it blocks is looked up only when it has been seen to block, so that a
+healthy environment costs nothing.
 
 Between two looks of the loop at its files and timers nobody but the environment runs, so that is what is measured; it
 holds for whatever tasks the environment makes, too.
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from windrow.checking.places import of_frame, spelt
+from windrow.loading.places import of_frame, spelt
 from windrow.types import Value
 
 BLOCKED_S = 0.01

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from windrow.checking import places
 from windrow.checking.examining import Script
 from windrow.checking.leftovers import MARK
 from windrow.checking.messages import Doing, Finished, Found, Job, Message, Played, Unusable, line, read
@@ -28,6 +27,7 @@ from windrow.checking.rules import RULES, Finding
 from windrow.checking.settings import Report
 from windrow.errors import ConfigError
 from windrow.isolation.below import sweep
+from windrow.loading import places
 from windrow.types import but
 
 LOADING_S = 120.0

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.checking.played import Played
-from windrow.checking.words import number, shown
 from windrow.errors import RewardError, blame
+from windrow.loading.words import number, shown
 from windrow.rewards.protocol import Closable, GroupReward, Score
 from windrow.rewards.sums import Startable
 from windrow.text import ByteCodec

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from windrow.checking.games import FATAL
-from windrow.checking.loading import Subject, filed
+from windrow.checking.loading import Subject
 from windrow.checking.looks import Fault, is_over, of_observation, of_step
 from windrow.checking.played import Played
 from windrow.checking.policies import made_up
@@ -22,6 +22,7 @@ from windrow.cli.output import Output
 from windrow.envs.plain import as_messages
 from windrow.envs.protocol import Briefing, Env, Observation, Solvable, Wanderable
 from windrow.errors import EnvError, WindrowError
+from windrow.loading.code import filed
 from windrow.trajectory import Task
 
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.cli.output import Column, Output, Report
@@ -59,11 +60,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     from windrow.rollout.assembly import RolloutFile, make_cluster
+    from windrow.rollout.locating import located
     from windrow.rollout.scheduler import RolloutScheduler
 
     file = load(args.config, args.overrides, RolloutFile).value
     cluster = make_cluster(file)
-    config = file.rollout
+    config = located(file.rollout, Path(args.config).parent)
     scheduler = RolloutScheduler(config, config.train_env_manager, cluster.resource_manager, cluster, "train")
     count = len(cluster.workers)
     out.say(

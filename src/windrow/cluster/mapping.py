@@ -53,6 +53,11 @@ class Layout(Value, frozen=True, kw_only=True):
         return "colocated" if len(self.shared) == len(self.infer) else "overlapping"
 
     @property
+    def trainers(self) -> list[tuple[int, ...]]:
+        """The devices of each trainer; none if training has no device."""
+        return chunks(self.train, self.train_each)
+
+    @property
     def engines(self) -> list[tuple[int, ...]]:
         """The devices of each engine."""
         return chunks(self.infer, self.infer_each)
@@ -83,6 +88,14 @@ def parse_devices(spec: Sequence[int] | str, named: str = "device_mapping") -> t
 def chunks(devices: Sequence[int], each: int) -> list[tuple[int, ...]]:
     """The devices of each worker, in order."""
     return [tuple(devices[start : start + each]) for start in range(0, len(devices), each)]
+
+
+def on_this_machine(device: str, mapped: Sequence[int]) -> str:
+    """What torch calls the device of a worker in this process: where it says `cuda`, logical device i is GPU i.
+
+    Whatever names one GPU, or none, is taken as it is; so is `cuda` of a worker without devices.
+    """
+    return f"{device}:{mapped[0]}" if device == "cuda" and mapped else device
 
 
 def spelled(devices: Sequence[int]) -> str:

@@ -160,7 +160,7 @@ SHIPPED: dict[str, Shipped] = {
 def describe(name: str) -> Shipped:
     """The shipped environment of a name."""
     if ":" in name:
-        raise ConfigError(f"environment {name!r} is none of ours; one of your own is given in Python: env=TheClass")
+        raise ConfigError(f"environment {name!r} is none of ours; windrow.envs.own.own_envs makes your own")
     if name not in SHIPPED:
         raise ConfigError(f"unknown environment {name!r}{did_you_mean(name, SHIPPED)}")
     return SHIPPED[name]

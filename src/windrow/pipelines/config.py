@@ -16,8 +16,10 @@ from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 from windrow.observe.trackers import TrackerConfig
 from windrow.pipelines.placing import Needs, Roles, check
+from windrow.pipelines.serving import Servers, check_servers
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
 from windrow.rollout.env_config import TagConfig
+from windrow.rollout.locating import located, located_env
 from windrow.train.config import DemonstrationConfig, ModelConfig, TrainConfig
 from windrow.types import Meta, Value, but
 
@@ -97,6 +99,9 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     train: Annotated[TrainConfig, Meta(description="from batches to new weights")] = TrainConfig()
     warm_start: Annotated[WarmStart | None, Meta(description="demonstrations first; none: begin with the model")] = None
     roles: Annotated[Roles, Meta(description="which devices each of them has")] = Roles()
+    servers: Annotated[
+        Servers | None, Meta(description="servers that generate, such as vLLM; none: embedded engines do")
+    ] = None
 
     def __post_init__(self) -> None:
         train, validate = self.train, self.validate
@@ -108,6 +113,8 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
             has_critic=train.estimator.kind == "gae",
         )
         check(self.roles, needs)
+        if self.servers is not None:
+            check_servers(self.servers, self.runtime, None if self.roles.is_open else self.layout)
 
     @property
     def layout(self) -> Layout:
@@ -177,7 +184,15 @@ def read(path: str | Path, overrides: list[str]) -> Loaded[Agentic | Rlvr | Clon
         raise ConfigError(
             f"{path}: pipeline must be one of {known}, got {named!r}{did_you_mean(str(named), PIPELINES)}"
         )
-    return load(path, overrides, PIPELINES[str(named)])
+    loaded = load(path, overrides, PIPELINES[str(named)])
+    return Loaded(_located(loaded.value, Path(path).parent), loaded.origins)
+
+
+def _located(file: "Agentic | Rlvr | Cloning", beside: Path) -> "Agentic | Rlvr | Cloning":
+    """The same with environments of somebody's own that can be found from anywhere."""
+    if isinstance(file, Rlvr):
+        file = but(file, domains={tag: located_env(env, beside) for tag, env in file.domains.items()})
+    return but(file, rollout=located(file.rollout, beside))
 
 
 def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> RolloutConfig:

@@ -24,19 +24,20 @@ class Ground:
         self.devices = devices
         self._session = session
 
-    def trainers(self, layout: Layout) -> "Start | None":
-        """What starts trainer processes on the devices of training; None: whatever does so on this machine."""
+    def trainers(self, layout: Layout) -> "Start":
+        """What starts trainer processes on the devices of training."""
         devices = self.devices
         if devices.runtime != "ray":
-            return None
+            from windrow.train.processes import TrainerProcesses
+
+            return partial(TrainerProcesses, gpus=[own[0] for own in layout.trainers])
         from windrow.cluster.ray.resources import RayResourceManager
         from windrow.train.on_ray import TrainerHosts
 
         assert isinstance(devices, RayResourceManager)
-        each = layout.train_each
 
         def options(rank: int) -> Mapping[str, object]:
-            own = layout.train[rank * each : (rank + 1) * each]
+            own = layout.trainers[rank] if layout.train else ()
             return devices.options(own, f"trainer {rank}") if own else {}
 
         return partial(TrainerHosts, options=options)

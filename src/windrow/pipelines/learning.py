@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from windrow.cluster.mapping import on_this_machine
 from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
 from windrow.pipelines.playing import save_model
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from windrow.train.config import ModelConfig
     from windrow.train.local import Roles
     from windrow.train.team import Start
     from windrow.train.weights import Packed
@@ -130,10 +132,11 @@ async def learning(
     else:
         tokenizer = await make_tokenizer(file.model, envs, file.warm_start)
         vocabulary = len(tokenizer)
-    model = await off_loop(load_model, file.model, file.seed, vocabulary)
+    reference = _reference(file, tokenizer)
+    model = await off_loop(load_model, _on_its_device(file), file.seed, vocabulary)
     if checkpoint is None and file.warm_start is not None:
         await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
-    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, start))
+    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, reference, start))
     if checkpoint is not None:
         try:
             await off_loop(made.load, checkpoint)
@@ -143,20 +146,58 @@ async def learning(
     return made
 
 
-def _roles(file: Agentic | Rlvr, model: "PreTrainedModel", vocabulary: int, start: "Start | None" = None) -> "Roles":
+def _roles(
+    file: Agentic | Rlvr,
+    model: "PreTrainedModel",
+    vocabulary: int,
+    reference: "ModelConfig | None",
+    start: "Start | None" = None,
+) -> "Roles":
     """The roles of a run, in this process or in some of their own."""
     train = file.train
     if train.processes:
         from windrow.train.processes import TrainerProcesses
         from windrow.train.team import Source, Trainers
 
-        source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=dict(model.state_dict()))
-        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses)
+        state = dict(model.state_dict())
+        source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=state, reference=reference)
+        folder = None if file.servers is None else file.servers.folder()
+        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses, folder)
     from windrow.train.local import LocalTrainers
     from windrow.train.roles import Actor
+    from windrow.train.weights import SharedWeights
 
     actor = Actor(train, model, seed=file.seed, dtype=file.model.dtype, threads=train.threads)
-    return LocalTrainers(train, actor, file.engine.dtype)
+    shared = None if file.servers is None else SharedWeights(file.servers.folder())
+    return LocalTrainers(train, actor, file.engine.dtype, reference, shared)
+
+
+def _on_its_device(file: Agentic | Rlvr) -> "ModelConfig":
+    """The model on the first device of training, if there is one in this process."""
+    if file.runtime == "ray":
+        return file.model
+    return but(file.model, device=on_this_machine(file.model.device, file.layout.train))
+
+
+def _reference(file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast") -> "ModelConfig | None":
+    """The reference's own model, if it is to have one; refused if it reads other tokens than the actor writes."""
+    from windrow.train.folders import model_folder
+    from windrow.train.models import load_tokenizer
+
+    named = file.train.reference
+    if not named:
+        return None
+    found = but(
+        _on_its_device(file),
+        path=str(model_folder(named, "train.reference")),
+        lora=None,
+        activation_checkpointing=False,
+    )
+    if load_tokenizer(found).get_vocab() != tokenizer.get_vocab():
+        raise ConfigError(
+            f"train.reference is {named}, which has another tokenizer than the model; give one with the same"
+        )
+    return found
 
 
 async def warm_up(

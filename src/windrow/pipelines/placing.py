@@ -40,9 +40,7 @@ class Roles(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     actor_train: Annotated[Workers, Meta(description="training; nothing said: apart, on no device")] = Workers()
     reference: Annotated[Role, Meta(description="works where the actor is trained")] = Role()
     critic: Annotated[Role, Meta(description="works where the actor is trained")] = Role()
-    reward: Annotated[Role, Meta(description="rewards that need a device; none of those that come with us does")] = (
-        Role()
-    )
+    reward: Annotated[Role, Meta(description="not placed here: a reward model has reward_args.model.device")] = Role()
 
     def of(self, name: RoleName) -> Role:
         roles: dict[RoleName, Role] = {
@@ -112,7 +110,7 @@ def _check_played(roles: Roles, needs: Needs) -> None:
     ways_out = {
         "reference": (needs.has_reference, "there is none without train.loss.kl or kl_in_reward; set one"),
         "critic": (needs.has_critic, "there is none without train.estimator.kind gae; choose that"),
-        "reward": (False, "no reward of this file needs a device; rewards work in processes of their own"),
+        "reward": (False, "rewards are not placed by it; give a reward model its device with reward_args.model.device"),
     }
     for name, (is_played, why) in ways_out.items():
         if not is_played and roles.of(name).device_mapping is not None:  # type: ignore[arg-type]  # one of the names
@@ -140,7 +138,7 @@ def _check_followers(roles: Roles) -> None:
         if not same:
             raise ConfigError(
                 f"roles.{name}.device_mapping is {own!r} and actor_train's is {train!r}; it works in the processes "
-                f"that train the actor, so leave it out or give both the same"
+                f"that train the actor and cannot sit elsewhere, so leave it out or give both the same"
             )
 
 

@@ -5,19 +5,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
+from windrow.cluster.mapping import on_this_machine
+from windrow.cluster.worker import Runtime
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
+from windrow.pipelines.serving import ServerMaker
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.sharing import InferCluster
 from windrow.text import ChatCodec
+from windrow.types import but
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from windrow.engines.torch import TorchEngine
+    from windrow.train.weights import SharedWeights
 
 AnyFile = Agentic | Rlvr | Cloning
 
@@ -30,16 +35,26 @@ LOOK_S = 30.0
 class Playing:
     """Those who play: engines, and the schedulers of training and validation on them."""
 
-    def __init__(self, cluster: InferCluster, rollouts: RolloutScheduler, held_out: RolloutScheduler) -> None:
+    def __init__(
+        self,
+        cluster: InferCluster,
+        rollouts: RolloutScheduler,
+        held_out: RolloutScheduler,
+        first: "SharedWeights | None" = None,
+    ) -> None:
+        """`first` holds what servers begin with, and is closed with them."""
         self.rollouts = rollouts
         self.held_out = held_out
         self._cluster = cluster
+        self._first = first
 
     def busy_seconds(self) -> float:
         """How long the engines have computed, all together."""
         if self._cluster.runtime == "ray":
             hosts = self._cluster.hosts.values()
             return sum(float(host.look("worker.counters", within_s=LOOK_S).busy_s) for host in hosts)
+        if self._first is not None:
+            return 0.0  # servers do not say
         engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
         return sum(engine.counters().busy_s for engine in engines)
 
@@ -48,6 +63,8 @@ class Playing:
         await self.held_out.shutdown()
         await self.rollouts.shutdown()
         self._cluster.shutdown()
+        if self._first is not None:
+            self._first.close()
 
 
 class EngineMaker:
@@ -59,7 +76,9 @@ class EngineMaker:
         weights: "Mapping[str, Tensor] | Shipment",
         settings: TorchSettings,
         version: int,
+        runtime: Runtime = "local",
     ) -> None:
+        """On Ray a host sees only the GPUs that it was given, so all of them call theirs the same."""
         from windrow.train.networks import bare
 
         base = bare(model)
@@ -68,6 +87,7 @@ class EngineMaker:
         self._weights = weights
         self._settings = settings
         self._version = version
+        self._runtime: Runtime = runtime
 
     def __call__(self, name: str, devices: tuple[int, ...], config: EngineConfig) -> Engine:
         from windrow.engines.torch import TorchEngine
@@ -76,23 +96,37 @@ class EngineMaker:
         made.load_state_dict(fetched(self._weights) if isinstance(self._weights, Shipment) else self._weights)
         codec = config.codec
         assert isinstance(codec, ChatCodec)
-        return TorchEngine(name, made, codec, self._settings, devices=devices, version=self._version)
+        return TorchEngine(name, made, codec, self.settings_on(devices), devices=devices, version=self._version)
+
+    def settings_on(self, devices: tuple[int, ...]) -> TorchSettings:
+        """Of the engine on these devices."""
+        if self._runtime == "ray":
+            return self._settings
+        return but(self._settings, device=on_this_machine(self._settings.device, devices))
 
 
 def playing(
     file: AnyFile, model: "PreTrainedModel", codec: ChatCodec, version: int, devices: ResourceManager
 ) -> Playing:
     """Engines with the weights of a model, and who plays with them."""
-    from windrow.train.weights import engine_weights
+    from windrow.train.weights import SharedWeights, engine_weights
 
-    weights = engine_weights(model)
-    given = ship(version, weights) if devices.runtime == "ray" else weights
     config = file.collecting
-    make = EngineMaker(model, given, file.engine, version)
+    first: SharedWeights | None = None
+    make: EngineMaker | ServerMaker
+    if not isinstance(file, Cloning) and file.servers is not None:
+        first = SharedWeights(file.servers.folder())
+        folder = first.pack(version, model, file.engine.dtype).weights
+        assert isinstance(folder, Path)
+        make = ServerMaker(file.servers, file.layout, folder)
+    else:
+        weights = engine_weights(model)
+        given = ship(version, weights) if devices.runtime == "ray" else weights
+        make = EngineMaker(model, given, file.engine, version, devices.runtime)
     cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
     rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
     held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
-    return Playing(cluster, rollouts, held_out)
+    return Playing(cluster, rollouts, held_out, first)
 
 
 def _placed(file: AnyFile, codec: ChatCodec) -> EngineConfig:

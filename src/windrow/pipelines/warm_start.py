@@ -32,6 +32,7 @@ def check_environments(file: AnyFile) -> None:
     shown = {} if lesson is None else _easier(training, lesson)
     for env in (*training.values(), *config.val_env_manager.by_tag().values(), *shown.values()):
         env.factory()
+        env.check_reward()
 
 
 async def make_tokenizer(

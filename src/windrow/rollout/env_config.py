@@ -7,14 +7,16 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 from windrow.core.settings import Count, Natural, Seconds, Weight
+from windrow.envs.own import own_envs
 from windrow.envs.places import PlaceSettings
 from windrow.envs.protocol import EnvFactory, Isolation
-from windrow.envs.shipped import describe, find
+from windrow.envs.shipped import Shipped, describe, find
 from windrow.errors import ConfigError, blame
+from windrow.loading.code import is_own
 from windrow.nearest import did_you_mean
 from windrow.rewards.protocol import AnyReward, GroupReward, Reward
 from windrow.rewards.shipped import SHIPPED
-from windrow.rewards.shipped import find as find_reward
+from windrow.rewards.shipped import make as make_reward
 from windrow.types import Meta, Value
 
 Anything = Any
@@ -64,9 +66,13 @@ class EnvKind(Value, frozen=True, kw_only=True, gc=True):
 class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
     """One kind of environment."""
 
-    env: Annotated[Anything, Meta(description="name of a shipped environment; in Python also whatever makes one")] = (
-        "guess"
-    )
+    env: Annotated[
+        Anything,
+        Meta(
+            description="name of a shipped environment, or FILE.py:Class or module:Class of your own; in Python also "
+            "whatever makes one"
+        ),
+    ] = "guess"
     env_args: Annotated[dict[str, Any], Meta(description="arguments of the environment's class")] = {}
     isolation: Annotated[
         Isolation, Meta(description="inline: on the event loop; thread: may block; process: may hang or crash as well")
@@ -85,6 +91,10 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
             "the environment, if it has one; none: the sum of its steps"
         ),
     ] = None
+    reward_args: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="arguments of shipped rewards, by their names: {model: {path: FOLDER}}"),
+    ] = {}
     reward_limits: Annotated[RewardLimits, Meta(description="how it is asked")] = RewardLimits()
     success_at: Annotated[float, Meta(description="score from which on an episode counts as a success")] = 1.0
 
@@ -106,6 +116,8 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
 
     def factory(self) -> EnvFactory:
         """What makes the environments."""
+        if isinstance(self.env, str) and is_own(self.env):
+            return own_envs(self.env, self.env_args)
         if isinstance(self.env, str):
             named = find(self.env, **self.env_args)
             with blame(ConfigError, f"environment {self.env!r}"):
@@ -118,18 +130,34 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
         """What makes its reward; None if its steps are the score."""
         reward = self.reward
         if reward is None:
-            reward = describe(self.env).reward if isinstance(self.env, str) else ""
+            reward = "" if self._ours is None else self._ours.reward
         if reward in ("", NO_REWARD):
+            if self.reward_args:
+                named = next(iter(self.reward_args))
+                raise ConfigError(f"reward_args names {named!r}, and there is no reward; set reward")
             return None
         if isinstance(reward, str | Mapping):
             check_names(reward)
-            return partial(find_reward, reward)
+            return partial(make_reward, reward, self.reward_args)
+        if self.reward_args:
+            raise ConfigError("reward_args stands beside a reward that is made already; give it to its class")
         return lambda: reward
+
+    def check_reward(self) -> None:
+        """Refuse what its reward cannot be made with; none of those that come with us is costly to make."""
+        make = self.reward_maker()
+        if make is not None:
+            make()
 
     @property
     def owns_reward(self) -> bool:
         """The reward is made here, from its name, so it is closed here as well."""
         return self.reward is None or isinstance(self.reward, str | Mapping)
+
+    @property
+    def _ours(self) -> Shipped | None:
+        """What it is, if it comes with Windrow."""
+        return describe(self.env) if isinstance(self.env, str) and not is_own(self.env) else None
 
     def kind(self, name: str) -> EnvKind:
         """The same for a worker."""
@@ -139,7 +167,7 @@ class EnvConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc
             reusable=self.reusable,
             ahead=self.ahead,
             memory_mb=self.memory_mb,
-            preload=describe(self.env).preload if isinstance(self.env, str) else (),
+            preload=() if self._ours is None else self._ours.preload,
         )
         times = EnvTimes(start_s=self.start_timeout_s, step_s=self.step_timeout_s, close_s=self.close_timeout_s)
         return EnvKind(make=self.factory(), place=place, times=times, is_scored=self.reward_maker() is not None)

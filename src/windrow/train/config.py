@@ -196,6 +196,10 @@ class TrainConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loss: Annotated[LossConfig, Meta(description="of the policy")] = LossConfig()
     optimizer: Annotated[OptimizerConfig, Meta(description="of the policy")] = OptimizerConfig()
     critic: Annotated[CriticConfig, Meta(description="used by gae alone")] = CriticConfig()
+    reference: Annotated[
+        str,
+        Meta(description="what kl compares with: a Hugging Face folder, a checkpoint or a run; not set: the beginning"),
+    ] = ""
     micro: Annotated[MicroConfig, Meta(description="what goes through a model at once")] = MicroConfig()
     epochs: Annotated[Count, Meta(description="times that a batch is used")] = 1
     minibatches: Annotated[Count, Meta(description="optimizer steps per epoch; groups stay whole")] = 1
@@ -215,6 +219,13 @@ class TrainConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_s: Annotated[Seconds, Meta(description="longest time that trainer processes may take for one call")] = (
         1800.0
     )
+
+    def __post_init__(self) -> None:
+        if self.reference and not self.loss.needs_reference:
+            raise ConfigError(
+                f"train.reference is {self.reference}, which nobody asks; set train.loss.kl or kl_in_reward, or leave "
+                f"it out"
+            )
 
 
 class DemonstrationConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,10 +4,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from windrow.train.config import TrainConfig
+from windrow.train.config import ModelConfig, TrainConfig
 from windrow.train.roles import Actor, Critic, Reference
 from windrow.train.streams import Number
-from windrow.train.weights import LocalWeights, Packed, engine_weights
+from windrow.train.weights import LocalWeights, Packed, SharedWeights, engine_weights
 
 
 class Roles(Protocol):
@@ -31,19 +31,37 @@ class Roles(Protocol):
 
 
 class LocalTrainers:
-    """An actor, and whoever its estimator and its loss need; all begin with the weights that the actor has then."""
+    """An actor, and whoever its estimator and its loss need; all begin as what the actor is then."""
 
-    def __init__(self, config: TrainConfig, actor: Actor, engine_dtype: Number | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        actor: Actor,
+        engine_dtype: Number | None = None,
+        reference: ModelConfig | None = None,
+        shared: SharedWeights | None = None,
+    ) -> None:
+        """`reference` is a model of its own for the reference; None: what the actor is now.
+
+        `shared` is where weights are written for engines in other processes, and closed with it; None: they are here.
+        """
         self.actor = actor
-        self.reference = Reference(config, actor, threads=config.threads) if config.loss.needs_reference else None
+        self.reference: Reference | None = None
+        if config.loss.needs_reference:
+            self.reference = Reference(config, reference or actor, threads=config.threads)
         self.critic = Critic(config, actor, threads=config.threads) if config.estimator.kind == "gae" else None
         self._weights = LocalWeights(actor.model, engine_dtype)
+        self._shared = shared
+        self._dtype: Number | None = engine_dtype
 
     def pack(self, version: int) -> Packed:
+        if self._shared is not None:
+            return self._shared.pack(version, self.actor.model, self._dtype)
         return self._weights.pack(version)
 
     def weights(self) -> dict[str, Tensor]:
         return engine_weights(self.actor.model)
 
     def close(self) -> None:
-        """Nothing was started."""
+        if self._shared is not None:
+            self._shared.close()

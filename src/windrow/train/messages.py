@@ -29,6 +29,8 @@ class Plan(Value, frozen=True, kw_only=True):
     driver: int
     """The id of the driver's process."""
     device: Literal["cpu", "cuda"]
+    gpu: int
+    """Its own, if it computes on one."""
     patience_s: float
     """How long it waits for the others in a call."""
 

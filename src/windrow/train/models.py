@@ -15,13 +15,7 @@ from windrow.tiny import tiny_model, trained_tokenizer
 from windrow.train.config import LoraConfig, ModelConfig
 
 if TYPE_CHECKING:
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        PretrainedConfig,
-        PreTrainedModel,
-        PreTrainedTokenizerFast,
-    )
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 TINY = "tiny"
 """The path of a model that has none."""
@@ -34,12 +28,7 @@ def load_model(config: ModelConfig, seed: int = 0, vocabulary: int | None = None
     """
     import torch
 
-    if config.path == TINY:
-        model = _tiny(config, seed, vocabulary)
-    else:
-        from transformers import AutoModelForCausalLM
-
-        model = _from_folder(config, AutoModelForCausalLM)
+    model = _tiny(config, seed, vocabulary) if config.path == TINY else _from_folder(config)
     with blame(ConfigError, f"device {config.device}"):
         torch.nn.Module.to(model, config.device)
     if config.lora is not None:
@@ -57,21 +46,6 @@ def load_tokenizer(config: ModelConfig, texts: Iterable[str] = ()) -> "PreTraine
     if config.path == TINY:
         return trained_tokenizer(texts, config.tiny.vocabulary)
     return read_tokenizer(_folder(config.path))
-
-
-def load_classifier(path: str, device: str = "cpu") -> "PreTrainedModel":
-    """A sequence classification model with one label, which scores texts."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    model = _from_folder(ModelConfig(path=path), AutoModelForSequenceClassification)
-    if model.config.num_labels != 1:
-        raise ConfigError(f"reward model {path} has {model.config.num_labels} labels; one that scores has 1")
-    with blame(ConfigError, f"device {device}"):
-        torch.nn.Module.to(model, device)
-    model.requires_grad_(requires_grad=False)
-    torch.nn.Module.eval(model)
-    return model
 
 
 def _tiny(config: ModelConfig, seed: int, vocabulary: int | None) -> "PreTrainedModel":
@@ -92,17 +66,15 @@ def _tiny(config: ModelConfig, seed: int, vocabulary: int | None) -> "PreTrained
     return silenced(model)
 
 
-def _from_folder(
-    config: ModelConfig, kind: "type[AutoModelForCausalLM | AutoModelForSequenceClassification]"
-) -> "PreTrainedModel":
+def _from_folder(config: ModelConfig) -> "PreTrainedModel":
     import torch
-    from transformers import AutoConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = _folder(config.path)
     with blame(ConfigError, f"model folder {folder} cannot be read"):
         settings = AutoConfig.from_pretrained(folder, local_files_only=True)
         _still(settings)
-        model: PreTrainedModel = kind.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder,
             config=settings,
             dtype=torch.float32,

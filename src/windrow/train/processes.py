@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -66,11 +66,23 @@ Make = Callable[[Shards], object]
 class TrainerProcesses(Together):
     """Processes that do the same thing at the same time, each with its share of it."""
 
-    def __init__(self, size: int, make: Make, timeout_s: float, device: Literal["cpu", "cuda"] = "cpu") -> None:
-        """`make` must be something that can be pickled; it makes the object in every process."""
+    def __init__(
+        self,
+        size: int,
+        make: Make,
+        timeout_s: float,
+        device: Literal["cpu", "cuda"] = "cpu",
+        *,
+        gpus: Sequence[int] = (),
+    ) -> None:
+        """`make` must be something that can be pickled; it makes the object in every process.
+
+        `gpus` are theirs, one for each, if they compute on GPUs; none: the first ones.
+        """
         if size < 1:
             raise ConfigError(f"train.processes must be 1 or more to have trainer processes, got {size}")
         super().__init__()
+        self._gpus = gpu_of_each(size, gpus)
         self.size = size
         self.on_this_machine = True
         self._timeout_s = timeout_s
@@ -128,6 +140,7 @@ class TrainerProcesses(Together):
             connection=theirs.fileno(),
             driver=os.getpid(),
             device=self._device,
+            gpu=self._gpus[rank],
             patience_s=2 * self._timeout_s,  # whoever is late is found by us, who can say more about it
         )
         with theirs, self._output(rank).open("wb") as output:
@@ -281,3 +294,12 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def gpu_of_each(size: int, gpus: Sequence[int]) -> tuple[int, ...]:
+    """The GPU of each process, in their order; nothing said: as many as there are processes, from the first on."""
+    if not gpus:
+        return tuple(range(size))
+    if len(gpus) != size:
+        raise ConfigError(f"{size} trainer processes cannot share {len(gpus)} GPUs; give each of them one")
+    return tuple(gpus)

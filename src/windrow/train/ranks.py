@@ -79,9 +79,12 @@ class _Rank:
     def _make(self) -> str:
         plan = self._plan
         if plan.device == "cuda":
-            if torch.cuda.device_count() < plan.size:
-                raise ConfigError(f"train.processes is {plan.size} and there are {torch.cuda.device_count()} GPUs")
-            torch.cuda.set_device(plan.rank)
+            if torch.cuda.device_count() <= plan.gpu:
+                raise ConfigError(
+                    f"trainer {plan.rank} of {plan.size} is to have GPU {plan.gpu} and there are "
+                    f"{torch.cuda.device_count()}; map roles.actor_train to those that there are"
+                )
+            torch.cuda.set_device(plan.gpu)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if plan.device == "cuda" else "gloo",
             store=FileStore(str(self._room / "store"), plan.size),

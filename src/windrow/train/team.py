@@ -42,6 +42,8 @@ class Source(Value, frozen=True, kw_only=True):
     """Tokens of a model that is made on the spot."""
     state: dict[str, Tensor] | None = None
     """Its `state_dict`, if it has learnt something since it was made."""
+    reference: ModelConfig | None = None
+    """A model of its own for the reference; None: that of the actor."""
 
 
 class Team:
@@ -54,12 +56,14 @@ class Team:
         self.critic: Critic | None = None
 
     def recruit(self, config: TrainConfig, source: Source) -> None:
-        """Make the roles of a run, all from the same weights."""
+        """Make the roles of a run, all from the same weights but for a reference of its own."""
         make = partial(_model, source, self._peers.device)
         dtype = source.model.dtype
         self.actor = Actor(config, make(), seed=source.seed, dtype=dtype, threads=config.threads, peers=self._peers)
         if config.loss.needs_reference:
-            origin = self.actor if self.actor.has_adapters else make()
+            origin: Actor | PreTrainedModel = self.actor if self.actor.has_adapters else make()
+            if source.reference is not None:
+                origin = load_model(but(source.reference, device=self._peers.device))
             self.reference = Reference(config, origin, dtype=dtype, threads=config.threads, peers=self._peers)
         if config.estimator.kind == "gae":
             self.critic = Critic(config, make(), dtype=dtype, threads=config.threads, peers=self._peers)
@@ -80,16 +84,24 @@ class Trainers:
     """The roles of a run, in processes of their own."""
 
     def __init__(
-        self, config: TrainConfig, source: Source, dtype: Number | None = None, start: Start = TrainerProcesses
+        self,
+        config: TrainConfig,
+        source: Source,
+        dtype: Number | None = None,
+        start: Start = TrainerProcesses,
+        folder: Path | None = None,
     ) -> None:
-        """`dtype` is what engines compute with; `start` decides where the processes are."""
+        """`dtype` is what engines compute with; `start` decides where the processes are.
+
+        Weights for engines are written below `folder`; None: wherever there is room.
+        """
         device: Literal["cpu", "cuda"] = "cuda" if source.model.device.startswith("cuda") else "cpu"
         self._dtype = dtype
         self._processes = start(config.processes, Team, config.timeout_s, device)
         try:
             self._processes.call("recruit", config, source)
             size = self._processes.run(_bytes)
-            self._shared = SharedWeights(needs_bytes=size) if self._processes.on_this_machine else None
+            self._shared = SharedWeights(folder, needs_bytes=size) if self._processes.on_this_machine else None
         except BaseException:
             self._processes.close()
             raise

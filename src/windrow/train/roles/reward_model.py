@@ -1,19 +1,15 @@
-"""A model that says how good a text is.
+"""A model that says how good the rows of a batch are.
 
-Promises: a row is scored as it stands, by its last real token, whatever is padded behind it and whatever is beside it;
-nothing ever changes the model.
+Promises: those of `rewards.classifier`, by which it scores. For episodes as they end there is the reward `model`.
 """
-
-from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from windrow.protocol import DataProto
+from windrow.rewards.classifier import load_classifier, score_rows
 from windrow.train import micro
 from windrow.train.config import MicroConfig
-from windrow.train.models import load_classifier
 from windrow.train.roles.base import added
 from windrow.train.rows import column
 from windrow.train.threads import use_threads
@@ -36,23 +32,7 @@ class RewardModel:
         real = column(batch, "attention_mask").to(self.model.device)
         lengths = real.sum(1).cpu().numpy().astype(np.int64)
         found = torch.zeros(len(ids))
-        with torch.no_grad():
-            for part in micro.cut(lengths, self._micro.tokens):
-                rows, width = torch.tensor(part), max(1, int(lengths[part].max()))
-                found[rows] = self._scored(ids[rows, :width], real[rows, :width]).float().cpu()
+        for part in micro.cut(lengths, self._micro.tokens):
+            rows, width = torch.tensor(part), max(1, int(lengths[part].max()))
+            found[rows] = score_rows(self.model, ids[rows, :width], real[rows, :width]).float().cpu()
         return added(batch, model_scores=found)
-
-    def _scored(self, ids: Tensor, real: Tensor) -> Tensor:
-        """The model looks for the last token that is no padding; so padding must be a token that no row has."""
-        unused = _unused(ids[real.bool()], self.model.config.get_text_config().vocab_size)
-        self.model.config.get_text_config().pad_token_id = unused
-        self.model.config.pad_token_id = unused
-        padded = torch.where(real.bool(), ids, unused)
-        return cast("Tensor", self.model(input_ids=padded, attention_mask=real, use_cache=False).logits)[:, 0]
-
-
-def _unused(tokens: Tensor, vocabulary: int) -> int:
-    """The first token that does not occur."""
-    there = torch.zeros(vocabulary + 1, dtype=torch.bool, device=tokens.device)
-    there[tokens] = True
-    return int((~there).nonzero()[0])

@@ -16,10 +16,10 @@ Line = tuple[str, int]
 """A file and a number; innermost first where there are several."""
 NOWHERE: Line = ("", 0)
 
-OURS = str(Path(__file__).parent)
 WINDROW = str(Path(__file__).parent.parent)
+OURS = tuple(str(Path(WINDROW) / name) for name in ("checking", "loading"))
 FROZEN = "<frozen"
-FOREIGN = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, FROZEN)
+FOREIGN = (*OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, FROZEN)
 
 
 def of_error(error: BaseException) -> str:
