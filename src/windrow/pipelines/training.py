@@ -215,7 +215,7 @@ class Training:
         return batch
 
     async def estimate(self, batch: DataProto) -> DataProto:
-        """How good each token was, with whatever that takes: a reference, values, the trainer's own numbers."""
+        """How good each token was, with whatever that takes: a reference, values, and what the engine said of it."""
         self._doing = "estimating"
         self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)
