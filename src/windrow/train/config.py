@@ -18,7 +18,7 @@ Spread = Literal["group", "batch", "none"]
 Credit = Literal["episode", "turn"]
 
 CLIPS: dict[PolicyLoss, tuple[float, float]] = {"ppo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
-"""How far below and above 1 the ratio may go, unless something else is said; as published, the others have no bounds."""
+"""How far below and above 1 the ratio may go unless something else is said, as published; the others have no bounds."""
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]

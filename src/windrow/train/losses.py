@@ -157,8 +157,8 @@ def topr(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Tok
     """−w·A·log π with w = 1 where A ≥ 0, else the row's ratio π(row) / π_old(row), truncated to [0, 1].
 
     What was good is learnt as in supervised training, however unlikely it is now; what was bad is pushed down only as
-    far as the policy still does it. The ratio is the product over all sampled tokens of the row, held constant. `old` is
-    meant to be whoever sampled the row, so that the taper is all the correction that there is.
+    far as the policy still does it. The ratio is the product over all sampled tokens of the row, held constant. `old`
+    is meant to be whoever sampled the row, so that the taper is all the correction that there is.
     """
     log_ratio = _log_ratio(logprobs, old)
     row = torch.where(mask, (logprobs - old).detach(), 0.0).sum(dim=1, keepdim=True)

@@ -3,8 +3,8 @@
 Promises: a batch is used `epochs` times in `minibatches` steps each; groups stay whole within a mini-batch, and which
 group is in which follows from the seed and the number of steps taken before. Ratios compare with the engine's numbers
 or with the trainer's own before the update; with one step per batch the trainer's own are those of that step, so that
-no second forward is made and ratios are exactly 1. Compared with the engine there is no correction beside the ratio. How far trainer and engine lie apart is always looked at before the
-first step changes anything.
+no second forward is made and ratios are exactly 1. Compared with the engine there is no correction beside the ratio.
+How far trainer and engine lie apart is always looked at before the first step changes anything.
 
 Rows that cannot move the policy, because their advantages are 0 and nothing else is asked of them, are not read. The
 loss is the same as if they had been; what is told beside it is about the tokens that were. If there is no other row, a
