@@ -113,7 +113,7 @@ class Training:
 
     async def _get_ready(self) -> None:
         file = self.file
-        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
+        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None, to_plain(file))
         start = self._ground.trainers(file.layout)
         self._learning = await learning(
             file, self._watcher, self._checkpoint, self._off_loop, self._problems.train_on, start
