@@ -47,12 +47,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.config is None:
         raise ConfigError("command line: CONFIG is missing; windrow examples lists some")
     from windrow.pipelines.config import read
-    from windrow.pipelines.warm_start import check_environments
+    from windrow.pipelines.readiness import check_ready
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder
 
     loaded = read(args.config, args.overrides)
-    check_environments(loaded.value)  # before there is a folder
+    check_ready(loaded.value)  # before there is a folder
     file, planned = _placed(loaded.value, out)
     origins = {**loaded.origins, **dict.fromkeys(planned, "plan")}
     keep = Keep(last=file.save.keep)
@@ -87,18 +87,18 @@ def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
 
 def _resume(args: argparse.Namespace, out: Output) -> int:
     from windrow.pipelines.config import read
-    from windrow.pipelines.warm_start import check_environments
+    from windrow.pipelines.readiness import check_ready
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder, find_run
 
     given = [args.config, *args.overrides] if args.config else args.overrides
     path = find_run(args.resume)
     file = read(RunFolder.read(path).config_file, given).value
-    check_environments(file)  # before anything of it is taken back
+    check_ready(file, goes_on=True)  # before anything of it is taken back
     with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
         checkpoint = folder.checkpoints.latest()
         if folder.result is not None and checkpoint is not None and checkpoint.step >= _steps(file):
-            raise ConfigError(f"run {path} is finished; steps=N above {checkpoint.step} lets it go on")
+            raise ConfigError(f"run {path} is finished; {_steps_key(file)}=N above {checkpoint.step} lets it go on")
         if checkpoint is None:
             out.say("there is no checkpoint yet, so it begins anew")
         with _opened_ground(file, out) as ground:
@@ -111,6 +111,13 @@ def _steps(file: "TrainFile") -> int:
     from windrow.pipelines.config import Cloning
 
     return file.demonstrations.supervised.steps if isinstance(file, Cloning) else file.steps
+
+
+def _steps_key(file: "TrainFile") -> str:
+    """The setting that says so."""
+    from windrow.pipelines.config import Cloning
+
+    return "demonstrations.supervised.steps" if isinstance(file, Cloning) else "steps"
 
 
 def _train(
@@ -147,7 +154,7 @@ async def _trained(
     from windrow.pipelines.training import Training
 
     if isinstance(file, Cloning):
-        return await clone_behaviour(file, folder, spectator, ground)
+        return await clone_behaviour(file, folder, spectator, ground, checkpoint)
     run = Training(file, folder, spectator, checkpoint, ground)
     looking = Looking(run, spectator)
     try:
