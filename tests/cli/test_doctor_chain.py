@@ -11,12 +11,16 @@ from tests.pipelines.kit import small
 from windrow.pipelines.config import Cloning
 from windrow.train import weights
 from windrow.train.config import LossConfig, TrainConfig
-from windrow.types import to_plain
+from windrow.types import but, to_plain
 
 
 @pytest.fixture
 def config(folder: Path) -> str:
-    (folder / "small.yaml").write_text(yaml.safe_dump(to_plain(small(devices=2, train=TrainConfig(processes=1)))))
+    """On two devices with a trainer process, and groups that a policy without a warm start never has."""
+    file = small(devices=2, train=TrainConfig(processes=1))
+    varied = but(file.rollout.train_env_manager, filter="varied")
+    file = but(file, rollout=but(file.rollout, train_env_manager=varied))
+    (folder / "small.yaml").write_text(yaml.safe_dump(to_plain(file)))
     return "small.yaml"
 
 

@@ -33,15 +33,21 @@ def findings(file: TrainFile) -> list[Finding]:
     if isinstance(file, Cloning):
         raise ConfigError("pipeline sft trains on nothing that an engine sampled; give an agentic or rlvr file")
     check_ready(file, goes_on=True)
-    alone = but(
+    return asyncio.run(_looked(_alone(file)))
+
+
+def _alone(file: Agentic | Rlvr) -> Agentic | Rlvr:
+    """The same on this machine, with whatever is played first: a policy that has learnt nothing may never vary."""
+    unfiltered = but(file.rollout.train_env_manager, filter="none")
+    return but(
         file,
         devices=1,
         roles=Roles(),
         runtime="local",
+        rollout=but(file.rollout, train_env_manager=unfiltered),
         validate=but(file.validate, how="between"),
         train=but(file.train, processes=0),
     )
-    return asyncio.run(_looked(alone))
 
 
 async def _looked(file: Agentic | Rlvr) -> list[Finding]:
