@@ -1,6 +1,8 @@
 """Supervised fine-tuning as a whole run: it keeps its books, is tracked, and goes on from where it was."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +85,24 @@ def test_a_run_that_goes_on_comes_to_the_same_numbers(finished: tuple[Outcome, R
 
 def test_what_was_learnt_until_it_was_broken_off_is_kept(finished: tuple[Outcome, RunFolder], tmp_path: Path):
     class Impatient(Notes):
+        def __init__(self) -> None:
+            super().__init__()
+            self.give_up: Callable[[], object] = lambda: None
+
         def stage(self, name: str, done: float, total: float, note: str = "") -> None:
             if name == "cloning" and done == 3:
-                loop.call_soon_threadsafe(task.cancel)
+                self.give_up()
 
-    file = lesson(save=Saving(every=0, trajectories=0))
+    file, notes = lesson(save=Saving(every=0, trajectories=0)), Impatient()
 
-    async def body() -> None:
-        nonlocal loop, task
-        loop, task = asyncio.get_running_loop(), asyncio.create_task(clone_behaviour(file, folder, Impatient()))
-        await task
+    async def body(folder: RunFolder) -> None:
+        learning = asyncio.current_task()
+        assert learning is not None
+        notes.give_up = partial(asyncio.get_running_loop().call_soon_threadsafe, learning.cancel)
+        await clone_behaviour(file, folder, notes)
 
-    loop: asyncio.AbstractEventLoop
-    task: asyncio.Task[Outcome]
     with RunFolder.create(tmp_path, "broken", "pipeline: sft\n") as folder, pytest.raises(asyncio.CancelledError):
-        asyncio.run(body())
+        asyncio.run(body(folder))
     broken = RunFolder.read(folder.path)
     assert broken.checkpoints.steps()[-1] >= 3
     go_on(file, folder.path)
