@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from windrow.config import load
 from windrow.errors import ConfigError
-from windrow.observe.trackers import TrackerConfig, Trackers, open_trackers
+from windrow.observe.trackers import Occasion, TrackerConfig, Trackers, kinds, open_trackers
 from windrow.observe.trackers.couriers import PATIENCE
 from windrow.observe.trackers.kinds import PACKAGES
 from windrow.types import Value
@@ -291,6 +292,22 @@ def test_tensorboard_shows_the_settings_by_their_dotted_names(tmp_path: Path):
     assert "| steps | 3 |" in text
     assert "| train.optimizer.lr | 0.5 |" in text
     assert "| train.optimizer.betas | [0.9, 0.95] |" in text
+
+
+def test_mlflow_is_told_settings_in_pieces_and_never_those_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its server takes 100 at once, and refuses to change one; a stand-in for a package that need not be here."""
+    client = MagicMock()
+    client.get_run.return_value.data.params = {"known": "1"}
+    there = {"mlflow.tracking": MagicMock(), "mlflow.entities": MagicMock()}
+    there["mlflow.tracking"].MlflowClient.return_value = client
+    there["mlflow.entities"].Param = lambda name, value: (name, value)
+    monkeypatch.setattr(kinds, "_module", there.__getitem__)
+    tracker = kinds.Mlflow(TrackerConfig(kind="mlflow"), Occasion(name="run", folder=tmp_path))
+    tracker.describe({"known": 2, "long": "x" * 10_000, **{f"a:{number}": number for number in range(120)}})
+    told = [call.kwargs["params"] for call in client.log_batch.call_args_list]
+    assert [len(each) for each in told] == [100, 21]
+    assert told[0][0] == ("long", "x" * kinds.Mlflow.LONGEST)
+    assert told[0][1] == ("a_0", "0")
 
 
 def test_no_trackers_are_fine(tmp_path: Path):
