@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from windrow.config import load
 from windrow.errors import ConfigError
-from windrow.observe.trackers import TrackerConfig, Trackers, open_trackers
+from windrow.observe.trackers import Occasion, TrackerConfig, Trackers, kinds, open_trackers
 from windrow.observe.trackers.couriers import PATIENCE
 from windrow.observe.trackers.kinds import PACKAGES
 from windrow.types import Value
@@ -32,7 +33,11 @@ class Good:
 
     def __init__(self) -> None:
         self.got: list[tuple[int, Mapping[str, float]]] = []
+        self.settings: Mapping[str, object] = {}
         self.is_closed = False
+
+    def describe(self, settings: Mapping[str, object]) -> None:
+        self.settings = settings
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.got.append((step, metrics))
@@ -249,6 +254,60 @@ def test_closing_again_and_logging_afterwards_do_nothing(caplog: pytest.LogCaptu
     assert good.got == []
     assert trackers.lost == {"good": 1}
     assert len(warnings(caplog)) <= 1
+
+
+def test_every_tracker_is_told_the_settings_before_anything_else():
+    class Ordered(Good):
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            assert self.settings == {"train.optimizer.lr": 0.1}
+            super().log(step, metrics)
+
+    one, other = Ordered(), Ordered()
+    trackers = Trackers({"one": lambda: one, "other": lambda: other}, settings={"train.optimizer.lr": 0.1})
+    trackers.log(1, {})
+    trackers.close(LONG)
+    assert (len(one.got), len(other.got)) == (1, 1)
+
+
+def test_a_tracker_that_does_not_take_the_settings_gets_the_numbers(caplog: pytest.LogCaptureFixture):
+    class Picky(Good):
+        def describe(self, settings: Mapping[str, object]) -> None:
+            raise ValueError("too many")
+
+    picky = Picky()
+    trackers = Trackers({"picky": lambda: picky}, settings={"steps": 3})
+    trackers.log(1, {"a": 1.0})
+    trackers.close(LONG)
+    assert picky.got == [(1, {"a": 1.0})]
+    assert warnings(caplog) == ["tracker picky did not take the settings, the run goes on: ValueError: too many"]
+
+
+def test_tensorboard_shows_the_settings_by_their_dotted_names(tmp_path: Path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    settings = {"steps": 3, "train": {"optimizer": {"lr": 0.5, "betas": [0.9, 0.95]}}}
+    open_trackers([TrackerConfig(kind="tensorboard")], tmp_path, None, settings).close(LONG)
+    events = reading.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "| steps | 3 |" in text
+    assert "| train.optimizer.lr | 0.5 |" in text
+    assert "| train.optimizer.betas | [0.9, 0.95] |" in text
+
+
+def test_mlflow_is_told_settings_in_pieces_and_never_those_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its server takes 100 at once, and refuses to change one; a stand-in for a package that need not be here."""
+    client = MagicMock()
+    client.get_run.return_value.data.params = {"known": "1"}
+    there = {"mlflow.tracking": MagicMock(), "mlflow.entities": MagicMock()}
+    there["mlflow.tracking"].MlflowClient.return_value = client
+    there["mlflow.entities"].Param = lambda name, value: (name, value)
+    monkeypatch.setattr(kinds, "_module", there.__getitem__)
+    tracker = kinds.Mlflow(TrackerConfig(kind="mlflow"), Occasion(name="run", folder=tmp_path))
+    tracker.describe({"known": 2, "long": "x" * 10_000, **{f"a:{number}": number for number in range(120)}})
+    told = [call.kwargs["params"] for call in client.log_batch.call_args_list]
+    assert [len(each) for each in told] == [100, 21]
+    assert told[0][0] == ("long", "x" * kinds.Mlflow.LONGEST)
+    assert told[0][1] == ("a_0", "0")
 
 
 def test_no_trackers_are_fine(tmp_path: Path):

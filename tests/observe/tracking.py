@@ -84,7 +84,7 @@ def main() -> None:
     config = TrackerConfig(kind=kind, project="garden", arguments=ARGUMENTS.get(kind, {}))  # type: ignore[arg-type]
     lost = 0
     for resumed_after, steps in [(None, (1, 2)), (1, (2, 3))]:
-        trackers = open_trackers([config], run, resumed_after)
+        trackers = open_trackers([config], run, resumed_after, {"train": {"lr": 1.0, "steps": steps[-1]}})
         for step in steps:
             trackers.log(step, {"train/loss": 1 / step, "episode/score_by_tag/ä:b": float("nan")})
         trackers.close(120)

@@ -47,7 +47,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         engine=file.engine,
         demonstrations=file.warm_start,
         rollout=file.rollout,
-        validate=Validation(tasks=1, greedy=False),
+        validate=Validation(tasks=1, every=0, greedy=False),
     )
     with RunFolder.create(tmp_path_factory.mktemp("warm"), "warm", "pipeline: sft\n") as folder:
         asyncio.run(clone_behaviour(lesson, folder, Notes()))

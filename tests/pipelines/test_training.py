@@ -1,6 +1,7 @@
 """A whole run: it trains, keeps its books, writes everything down, and goes on from where it was."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,14 @@ from windrow.pipelines.training import Outcome, Training
 from windrow.protocol import DataProto
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.store.run import RunFolder
-from windrow.train.config import EstimatorConfig, LossConfig, OptimizerConfig, TrainConfig
+from windrow.train.config import (
+    EstimatorConfig,
+    LoraConfig,
+    LossConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
 from windrow.types import but
 
 
@@ -248,3 +256,20 @@ def test_a_run_that_is_cancelled_keeps_what_it_has_trained(tmp_path: Path):
     saved = folder.checkpoints.load()
     assert saved.step >= 2
     assert go_on(but(file, steps=saved.step + 1), folder.path).steps == saved.step + 1
+
+
+def test_adapters_are_saved_alone_and_merged(tmp_path: Path):
+    """Both are the same policy: the adapters on the model that they were trained on, and the merged model."""
+    peft = pytest.importorskip("peft")
+    base = tmp_path / "base"
+    _, before = train(small(steps=1), tmp_path / "first")
+    shutil.copytree(before.checkpoints.load().path("model"), base)
+    file = small(steps=2, warm_start=None, model=ModelConfig(path=str(base), lora=LoraConfig(rank=2)))
+    _, folder = train(file, tmp_path / "second")
+    checkpoint = folder.checkpoints.load()
+    merged = AutoModelForCausalLM.from_pretrained(checkpoint.path("model"))
+    adapted = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), checkpoint.path("adapter"))
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    ids = torch.arange(1, 20)[None]
+    torch.testing.assert_close(adapted(ids).logits, merged(ids).logits, atol=1e-5, rtol=0)
+    assert not torch.equal(plain(ids).logits, merged(ids).logits), "nothing was learnt, so nothing was compared"

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from windrow.errors import TrainError
-from windrow.train.alarm import MEAN, MOST, MismatchAlarm
+from windrow.train.alarm import MEAN, MOST, NO_SIGNAL, PATIENCE, MismatchAlarm, SignalAlarm
 from windrow.train.config import TrainConfig
 
 GOOD, BAD = {MEAN: 0.05, MOST: 3.0}, {MEAN: 0.051, MOST: 0.2}
@@ -42,3 +42,15 @@ def test_it_stops_training_if_it_was_told_to():
     assert alarm.look(GOOD) is False
     with pytest.raises(TrainError, match=r"train.optimizer.lr=0 shows whether they agree"):
         alarm.look(BAD)
+
+
+def test_batches_that_teach_nothing_are_spoken_of_when_there_are_several_in_a_row(caplog: pytest.LogCaptureFixture):
+    alarm = SignalAlarm()
+    nothing, something = {NO_SIGNAL: 1.0}, {NO_SIGNAL: 0.9}
+    with caplog.at_level(logging.INFO):
+        for each in [nothing] * (PATIENCE - 1) + [something] + [nothing] * (PATIENCE + 2) + [something, {}]:
+            assert alarm.look(each) is (each == nothing)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith(f"nothing was learnt from the last {PATIENCE} batches")
+    assert said[1] == f"there is something to learn again after {PATIENCE + 2} batches"

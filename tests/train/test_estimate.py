@@ -364,3 +364,19 @@ def test_a_turn_that_has_no_step_score_is_refused():
 def test_reinforce_pp_that_is_not_white_has_another_name():
     with pytest.raises(ConfigError, match="is reinforce; choose that"):
         EstimatorConfig(kind="reinforce_pp", whiten=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "grpo", "discount": 0.9}, "discount 0.9 changes nothing with grpo and credit episode"),
+        ({"kind": "rloo", "discount": 0.9}, "discount 0.9 changes nothing with rloo and credit episode"),
+        ({"kind": "rloo", "spread": "none"}, "spread none changes nothing with rloo; it is for grpo and gigpo"),
+        ({"kind": "grpo", "gae_lambda": 1.0}, r"gae_lambda 1.0 changes nothing with grpo; it is for gae"),
+        ({"kind": "grpo", "anchor_weight": 0.5}, "anchor_weight 0.5 changes nothing with grpo; it is for gigpo"),
+        ({"kind": "gigpo", "credit": "turn"}, "credit turn changes nothing with gigpo"),
+    ],
+)
+def test_a_setting_that_an_estimator_does_not_look_at_is_refused(settings: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        EstimatorConfig(**settings)

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -240,10 +241,30 @@ def test_settings_choose_the_formula(kind: str):
         "topr": losses.topr(now, before, advantages, mask),
         "pg": losses.pg(now, before, advantages),
     }
-    config = LossConfig(kind=kind, **bounds, dual_clip=2.0)  # type: ignore[arg-type]
+    given = {} if kind in ("topr", "pg") else bounds
+    config = LossConfig(kind=kind, **given, dual_clip=2.0 if kind == "ppo" else None)  # type: ignore[arg-type]
     found = losses.policy_loss(config, given_sampled())
     assert torch.allclose(found.per_token[:, :2], table[kind].per_token[:, :2])
     assert found.per_token[0, 2] == 0.0
+
+
+@pytest.mark.parametrize(("kind", "bounds"), [("ppo", (0.2, 0.2)), ("gspo", (3e-4, 4e-4)), ("cispo", (1.0, 4.0))])
+def test_every_loss_has_the_bounds_that_it_was_published_with(kind: Any, bounds: tuple[float, float]):
+    assert LossConfig(kind=kind).clips == bounds
+    assert LossConfig(kind=kind, clip_high=0.5).clips == (bounds[0], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "topr", "clip_high": 0.2}, "clip_high 0.2 changes nothing with topr"),
+        ({"kind": "pg", "clip_low": 0.1}, "clip_low 0.1 changes nothing with pg"),
+        ({"kind": "gspo", "dual_clip": 3.0}, "dual_clip 3 changes nothing with gspo"),
+    ],
+)
+def test_a_bound_that_a_loss_does_not_have_is_refused(settings: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        LossConfig(**settings)
 
 
 def test_what_was_not_sampled_may_hold_anything():

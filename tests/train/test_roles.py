@@ -91,6 +91,50 @@ def test_trainer_and_engine_are_compared_before_anything_is_learnt(old, minibatc
     assert metrics["train/mismatch_max"] == pytest.approx(0.25, rel=1e-4)
 
 
+def test_trainer_and_engine_are_compared_where_nothing_is_learnt_as_well():
+    batch = kit.with_advantages(kit.batch(), torch.zeros(4, 1))
+    actor = Actor(kit.config(), kit.model())
+    engine = torch.where(column(batch, "response_mask"), kit.plain_logprobs(actor.model, batch) - 0.25, 0.0).detach()
+    column(batch, "infer_logprobs").copy_(engine)
+    metrics = actor.train(batch)
+    assert (actor.steps, metrics["train/steps"]) == (0, 0.0)
+    assert metrics["train/mismatch_mean"] == pytest.approx(0.25, rel=1e-4)
+
+
+def test_topr_compares_with_whoever_sampled_and_needs_no_other_correction():
+    """A good row weighs 1 although the engine thought otherwise; a bad one what is left of its probability."""
+    batch = kit.with_advantages(kit.batch())
+    actor = Actor(kit.config(loss=LossConfig(kind="topr")), kit.model())
+    mask = column(batch, "response_mask")
+    now = kit.plain_logprobs(actor.model, batch)
+    column(batch, "infer_logprobs").copy_(torch.where(mask, now + 0.1, 0.0).detach())
+    taper = (-0.1 * mask.sum(1, keepdim=True)).exp()
+    weight = torch.where(column(batch, "advantages") >= 0, 1.0, taper)
+    loss = (-weight * column(batch, "advantages") * now)[mask].mean()
+    metrics = actor.train(batch)
+    assert metrics["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert metrics["train/taper_share"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": LossConfig(kind="topr"), "old_logprobs": "trainer"}, "old_logprobs trainer goes against loss topr"),
+        (
+            {"old_logprobs": "engine", "loss": LossConfig(correction=CorrectionConfig(drop_above=2.0))},
+            r"loss.correction changes nothing .*old_logprobs is engine",
+        ),
+        (
+            {"loss": LossConfig(kind="topr", correction=CorrectionConfig(stale_cap=2.0))},
+            r"loss.correction changes nothing .*loss topr has a weight of its own",
+        ),
+    ],
+)
+def test_numbers_to_compare_with_that_contradict_the_loss_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig(**settings)
+
+
 def test_one_step_is_the_gradient_of_the_loss_over_the_whole_batch():
     """Against the loss written out over all rows at once, with correction, distance and entropy in it."""
     loss = LossConfig(kl=0.3, entropy=0.01, aggregation="sequence_mean", correction=CorrectionConfig(mismatch_cap=1.5))
@@ -141,7 +185,8 @@ def test_a_batch_from_which_nothing_can_be_learnt_changes_nothing():
     actor = Actor(kit.config(loss=PLAIN), kit.model())
     before = kit.weights(actor.learner)
     metrics = actor.train(kit.with_advantages(kit.batch(), torch.zeros(4, 1)))
-    assert metrics == {"train/steps": 0.0}
+    assert metrics["train/steps"] == 0.0
+    assert "train/loss" not in metrics
     assert all(torch.equal(each, before[name]) for name, each in actor.learner.parameters.items())
 
 

@@ -144,6 +144,13 @@ def test_whatever_is_asked_of_a_step_is_the_same(pair, settings):
     both(pair, kit.config(**{"micro": SMALL, **settings}), kit.model(), batches(2))
 
 
+def test_a_batch_that_teaches_nothing_is_looked_at_together(pair):
+    nothing = kit.with_advantages(kit.batch(), torch.zeros(4, 1))
+    found = both(pair, kit.config(micro=SMALL), kit.model(), [nothing, *batches(1)])
+    assert found["metrics"][0]["train/steps"] == 0
+    assert found["metrics"][0]["train/mismatch_mean"] > 0
+
+
 def test_a_process_that_has_nothing_to_read_takes_part(pair):
     both(pair, kit.config(micro=SMALL), kit.model(), [kit.with_advantages(kit.batch([(3, 4)], group_size=1))])
 

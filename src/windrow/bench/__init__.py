@@ -1,4 +1,6 @@
-"""Benchmarks: each measures ours beside an alternative, in one run, in CPU time, as medians of alternating rounds.
+"""Benchmarks: each measures ours beside an alternative, in one run, as medians of alternating rounds.
+
+Time is CPU time for batch, core and engine, which do not wait, and real time for the others.
 
 Promises: nothing is typed in; what is compared is named in words; a busy machine slows both sides.
 """

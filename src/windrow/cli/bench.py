@@ -11,7 +11,8 @@ from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 
 DESCRIPTION = """\
-Measure a part of windrow beside an alternative, in one run, in CPU time, as medians of alternating rounds.
+Measure a part of windrow beside an alternative, in one run, as medians of alternating rounds. Time is CPU time
+for batch, core and engine, which do not wait, and real time for the others.
 """
 
 EPILOG = """\

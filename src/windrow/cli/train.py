@@ -86,12 +86,12 @@ def _begin(args: argparse.Namespace, out: Output) -> int:
     if args.step is not None:
         raise ConfigError("command line: --step needs --resume RUN, whose checkpoint it names")
     from windrow.pipelines.config import read
-    from windrow.pipelines.warm_start import check_environments
+    from windrow.pipelines.readiness import check_ready
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder
 
     loaded = read(args.config, args.overrides)
-    check_environments(loaded.value)  # before there is a folder
+    check_ready(loaded.value)  # before there is a folder
     file, planned = _placed(loaded.value, out)
     origins = {**loaded.origins, **dict.fromkeys(planned, "plan")}
     keep = Keep(last=file.save.keep)
@@ -127,7 +127,7 @@ def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
 def _resume(args: argparse.Namespace, out: Output) -> int:
     from windrow.config.source import COMMAND_LINE
     from windrow.pipelines.config import read
-    from windrow.pipelines.warm_start import check_environments
+    from windrow.pipelines.readiness import check_ready
     from windrow.store.checkpoints import Keep
     from windrow.store.run import RunFolder, find_run
 
@@ -135,7 +135,7 @@ def _resume(args: argparse.Namespace, out: Output) -> int:
     path = find_run(args.resume)
     loaded = read(RunFolder.read(path).config_file, given)
     file = loaded.value
-    check_environments(file)  # before anything of it is taken back
+    check_ready(file, goes_on=True)  # before anything of it is taken back
     with RunFolder.open(path, keep=Keep(last=file.save.keep)) as folder:
         checkpoint = _checkpoint(folder, args.step)
         _check_steps(file, folder, checkpoint)
@@ -159,12 +159,12 @@ def _checkpoint(folder: "RunFolder", step: str | None) -> "Checkpoint | None":
 
 def _check_steps(file: "TrainFile", folder: "RunFolder", checkpoint: "Checkpoint | None") -> None:
     """Refuse a run that has nothing left to do."""
-    made, steps = 0 if checkpoint is None else checkpoint.step, _steps(file)
+    made, steps, key = 0 if checkpoint is None else checkpoint.step, _steps(file), _steps_key(file)
     if folder.result is not None and made >= steps:
-        raise ConfigError(f"run {folder.path} is finished; steps=N above {made} lets it go on")
+        raise ConfigError(f"run {folder.path} is finished; {key}=N above {made} lets it go on")
     if made > steps:
         raise ConfigError(
-            f"steps must be {made} or more, got {steps}: so many updates has run {folder.path} made; "
+            f"{key} must be {made} or more, got {steps}: so many updates has run {folder.path} made; "
             f"--step N goes on from an earlier checkpoint"
         )
 
@@ -174,6 +174,13 @@ def _steps(file: "TrainFile") -> int:
     from windrow.pipelines.config import Cloning
 
     return file.demonstrations.supervised.steps if isinstance(file, Cloning) else file.steps
+
+
+def _steps_key(file: "TrainFile") -> str:
+    """The setting that says so."""
+    from windrow.pipelines.config import Cloning
+
+    return "demonstrations.supervised.steps" if isinstance(file, Cloning) else "steps"
 
 
 def _train(job: Job, out: Output) -> int:
@@ -216,8 +223,7 @@ async def _trained(job: Job, spectator: Spectator, termination: Termination) -> 
     file = job.file
     with termination:
         if isinstance(file, Cloning):
-            job.ready()
-            return await clone_behaviour(file, job.folder, spectator, job.ground)
+            return await clone_behaviour(file, job.folder, spectator, job.ground, job.checkpoint, job.ready)
         run = Training(file, job.folder, spectator, job.checkpoint, job.ground, job.ready)
         looking = Looking(run, spectator)
         try:

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 from windrow.cluster.mapping import Layout
 from windrow.cluster.ray.session import RayConfig
 from windrow.config import Loaded, load, top_value
-from windrow.core.settings import Count, Natural, Share
+from windrow.core.settings import Count, Natural, Share, nearest_sizes
 from windrow.engines.torch.settings import TorchSettings
 from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 from windrow.observe.trackers import TrackerConfig
 from windrow.pipelines.placing import Needs, Roles, check
 from windrow.pipelines.serving import Servers, check_servers
-from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.config import EnvManagerConfig, RolloutConfig, machine_settings
 from windrow.rollout.env_config import TagConfig
 from windrow.rollout.locating import located, located_env
 from windrow.train.config import DemonstrationConfig, ModelConfig, TrainConfig
@@ -129,6 +129,11 @@ class Agentic(
 
     rollout: Annotated[RolloutConfig, Meta(description="what is collected, and how")] = RolloutConfig()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_collecting(self.collecting)
+        _check_learning(self.collecting.train_env_manager, self.train)
+
     @property
     def collecting(self) -> RolloutConfig:
         return _settled(self, self.rollout)
@@ -150,6 +155,8 @@ class Rlvr(
             raise ConfigError("domains is empty; name at least one, with its environment")
         if self.rollout.train_env_manager.tags:
             raise ConfigError("rollout.train_env_manager.tags stands beside domains; put its environments into domains")
+        _check_collecting(self.collecting)
+        _check_learning(self.collecting.train_env_manager, self.train)
 
     @property
     def collecting(self) -> RolloutConfig:
@@ -164,6 +171,19 @@ class Cloning(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     rollout: Annotated[RolloutConfig, Meta(description="the environments that demonstrate and validate")] = (
         RolloutConfig()
     )
+    validate: Annotated[Validation, Meta(description="on held-out tasks")] = Validation(every=0)
+    save: Annotated[Saving, Meta(description="checkpoints")] = Saving(trajectories=0)
+
+    def __post_init__(self) -> None:
+        if self.validate.how == "aside":
+            raise ConfigError("validate.how aside needs engines that go on meanwhile, which sft has not; use between")
+        if self.validate.engines != 1:
+            raise ConfigError(f"validate.engines {self.validate.engines} is for validate.how aside; leave it out")
+        if self.save.trajectories:
+            raise ConfigError(
+                f"save.trajectories {self.save.trajectories} cannot be kept, sft plays none; leave it out"
+            )
+        _check_collecting(self.collecting)
 
     @property
     def collecting(self) -> RolloutConfig:
@@ -200,6 +220,8 @@ def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> Rollou
     val = rollout.val_env_manager
     if val == LIKE_TRAINING:
         val = _held_out(rollout.train_env_manager, file.validate)
+    elif val.tasks is None and val.task_source is None and val.max_tasks is None:
+        val = but(val, max_tasks=file.validate.tasks)  # a validation plays all tasks that there are
     return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks, pin_validation=True)
 
 
@@ -215,3 +237,28 @@ def _held_out(env: EnvManagerConfig, validate: Validation) -> EnvManagerConfig:
         num_env_groups=min(validate.at_once, validate.tasks),
         num_workers=1,
     )
+
+
+def _check_collecting(rollout: RolloutConfig) -> None:
+    """Refuse what the schedulers would refuse when they are made, which may be after a warm start."""
+    env, size = rollout.train_env_manager, rollout.rollout_batch_size
+    if size % env.group_size:
+        raise ConfigError(
+            f"rollout.rollout_batch_size must be a multiple of group_size ({env.group_size}), got {size}; "
+            f"nearest: {nearest_sizes(size, env.group_size)}"
+        )
+    machine_settings(rollout, rollout, {"train": env, "val": rollout.val_env_manager})
+
+
+def _check_learning(env: EnvManagerConfig, train: TrainConfig) -> None:
+    """Refuse episodes that nothing can be learnt from."""
+    if env.sampling.temperature == 0:
+        raise ConfigError(
+            "rollout.train_env_manager.sampling.temperature must be above 0 in training, got 0; what always takes the "
+            "likeliest token has no probabilities to learn from (validate.greedy looks at it)"
+        )
+    if train.estimator.compares_groups and env.group_size == 1:
+        raise ConfigError(
+            f"rollout.train_env_manager.group_size 1 leaves {train.estimator.kind} nothing to compare an attempt with; "
+            f"set 2 or more, or train.estimator.kind: reinforce, reinforce_pp or gae"
+        )

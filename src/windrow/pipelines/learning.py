@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from windrow.cluster.mapping import on_this_machine
 from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
-from windrow.pipelines.playing import save_model
+from windrow.pipelines.playing import save_adapter, save_model
 from windrow.pipelines.warm_start import lessons, make_tokenizer
 from windrow.pipelines.watching import Watcher
 from windrow.protocol import DataProto
@@ -18,18 +18,18 @@ from windrow.trajectory import Trajectory
 from windrow.types import but
 
 if TYPE_CHECKING:
-    from torch.nn import Module
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from windrow.train.config import ModelConfig
+    from windrow.train.config import DemonstrationConfig, ModelConfig
+    from windrow.train.learner import Learner
     from windrow.train.local import Roles
     from windrow.train.team import Start
     from windrow.train.weights import Packed
 
 T = TypeVar("T")
 
-MODEL, TRAINER = "model", "trainer.pt"
-"""Parts of a checkpoint."""
+MODEL, TRAINER, ADAPTER = "model", "trainer.pt", "adapter"
+"""Parts of a checkpoint; the last one where adapters are trained."""
 
 
 class OffLoop(Protocol):
@@ -44,7 +44,7 @@ class Learning:
     def __init__(
         self, file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast", model: "PreTrainedModel", roles: "Roles"
     ) -> None:
-        from windrow.train.alarm import MismatchAlarm
+        from windrow.train.alarm import MismatchAlarm, SignalAlarm
 
         self.tokenizer = tokenizer
         self.codec = ChatCodec(tokenizer)
@@ -53,6 +53,7 @@ class Learning:
         self.packed: Packed | None = None
         self._roles = roles
         self._alarm = MismatchAlarm(file.train)
+        self._signal = SignalAlarm()
 
     def look_back(self, batch: DataProto) -> DataProto:
         """The batch with what the reference and the critic think of it."""
@@ -64,6 +65,7 @@ class Learning:
 
     def train(self, batch: DataProto) -> dict[str, float]:
         """New weights for everybody who learns."""
+        self._signal.look(batch.meta_info.get("metrics", {}))
         metrics = self._roles.actor.train(batch)
         self._alarm.look(metrics)
         if self._roles.critic is not None:
@@ -76,7 +78,8 @@ class Learning:
 
     def parts(self) -> dict[str, Callable[[Path], object]]:
         """What a checkpoint holds of it."""
-        return {MODEL: self._save_model, TRAINER: self._save_trainer}
+        found: dict[str, Callable[[Path], object]] = {MODEL: self._save_model, TRAINER: self._save_trainer}
+        return found | ({ADAPTER: self._save_adapter} if type(self.model).__module__.startswith("peft.") else {})
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from there."""
@@ -103,6 +106,9 @@ class Learning:
     def _save_model(self, path: Path) -> None:
         save_model(path, self.model, self._roles.weights(), self.tokenizer)
 
+    def _save_adapter(self, path: Path) -> None:
+        save_adapter(path, self.model, self._roles.actor.state_dict()["weights"])
+
     def _save_trainer(self, path: Path) -> None:
         import torch
 
@@ -122,21 +128,16 @@ async def learning(
 
     `start` starts trainer processes, if there are to be any; None: on this machine.
     """
-    from windrow.train.models import load_model, load_tokenizer
-    from windrow.train.networks import Policy
+    from windrow.train.models import load_model
 
-    envs = file.collecting.train_env_manager.by_tag()
-    if checkpoint is not None:
-        tokenizer = load_tokenizer(but(file.model, path=str(checkpoint.path(MODEL))))
-        vocabulary = checkpoint.meta["vocabulary"]
-    else:
-        tokenizer = await make_tokenizer(file.model, envs, file.warm_start)
-        vocabulary = len(tokenizer)
-    reference = _reference(file, tokenizer)
-    model = await off_loop(load_model, _on_its_device(file), file.seed, vocabulary)
+    spoken = await language(file, file.warm_start, checkpoint)
+    reference = _reference(file, spoken.tokenizer)
+    model = await off_loop(load_model, _on_its_device(file), file.seed, spoken.vocabulary)
     if checkpoint is None and file.warm_start is not None:
-        await warm_up(file, Policy(model), ChatCodec(tokenizer), file.warm_start, watcher, off_loop, shown)
-    made = Learning(file, tokenizer, model, await off_loop(_roles, file, model, vocabulary, reference, start))
+        learner = await off_loop(pupil, file.model, model, file.warm_start.supervised)
+        await warm_up(file, learner, ChatCodec(spoken.tokenizer), file.warm_start, watcher, off_loop, shown)
+    roles = await off_loop(_roles, file, model, spoken.vocabulary, reference, start)
+    made = Learning(file, spoken.tokenizer, model, roles)
     if checkpoint is not None:
         try:
             await off_loop(made.load, checkpoint)
@@ -144,6 +145,35 @@ async def learning(
             made.close()
             raise
     return made
+
+
+class Language(NamedTuple):
+    """What a model reads and writes."""
+
+    tokenizer: "PreTrainedTokenizerFast"
+    vocabulary: int
+    """Tokens that a model which is made on the spot has."""
+
+
+async def language(file: Agentic | Rlvr | Cloning, lesson: WarmStart | None, checkpoint: Checkpoint | None) -> Language:
+    """Of the model; that of a checkpoint if there is one."""
+    from windrow.train.models import load_tokenizer
+
+    if checkpoint is not None:
+        tokenizer = load_tokenizer(but(file.model, path=str(checkpoint.path(MODEL))))
+        return Language(tokenizer, checkpoint.meta["vocabulary"])
+    tokenizer = await make_tokenizer(file.model, file.collecting.train_env_manager.by_tag(), lesson)
+    return Language(tokenizer, len(tokenizer))
+
+
+def pupil(config: "ModelConfig", model: "PreTrainedModel", settings: "DemonstrationConfig") -> "Learner":
+    """Somebody who clones with this model, in its arithmetic, with an optimizer that nobody else uses."""
+    from windrow.train.learner import ALONE, Learner
+    from windrow.train.networks import Policy
+    from windrow.train.roles.base import dtype_of, prepared
+
+    network = prepared(Policy(model, dtype=dtype_of(config, None)), settings.micro, ALONE)
+    return Learner(network, settings.optimizer, settings.micro)
 
 
 def _roles(
@@ -201,16 +231,15 @@ def _reference(file: Agentic | Rlvr, tokenizer: "PreTrainedTokenizerFast") -> "M
 
 
 async def warm_up(
-    file: Agentic | Rlvr | Cloning,
-    network: "Module",
+    file: Agentic | Rlvr,
+    learner: "Learner",
     codec: ChatCodec,
     lesson: WarmStart,
     watcher: Watcher,
     off_loop: OffLoop,
     shown: Callable[[list[Trajectory]], None],
 ) -> dict[str, float]:
-    """Clone what demonstrations show, with an optimizer that nobody else uses; what the last step said."""
-    from windrow.train.learner import Learner
+    """Clone what demonstrations show; what the last step said."""
     from windrow.train.supervised import demonstrations, supervise
 
     settings = lesson.supervised
@@ -218,7 +247,6 @@ async def warm_up(
     watcher.stage("warm start", 0, settings.steps, "playing demonstrations")
     played = await lessons(envs, codec, lesson, file.seed)
     shown(played)
-    learner = Learner(network, settings.optimizer, settings.micro)
     given_up = Event()
 
     def told(step: int, metrics: dict[str, float]) -> None:

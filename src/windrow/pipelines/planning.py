@@ -122,7 +122,7 @@ def _learning(file: Reinforced) -> Learning:
         optimizer_steps=steps,
         has_reference=train.loss.needs_reference,
         has_critic=train.estimator.kind == "gae",
-        looks_back=train.old_logprobs == "trainer" and steps > 1,
+        looks_back=train.compares_with == "trainer" and steps > 1,
     )
 
 

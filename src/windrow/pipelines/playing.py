@@ -149,6 +149,13 @@ def save_model(
     tokenizer.save_pretrained(path)
 
 
+def save_adapter(path: Path, model: "PreTrainedModel", weights: "Mapping[str, Tensor]") -> None:
+    """The adapters alone, as peft loads them onto the model that they were trained on."""
+    named = {name.removeprefix("model."): weight for name, weight in weights.items()}
+    # its vocabulary is never changed here, and peft would ask others whether it was
+    model.save_pretrained(path, state_dict=named, save_embedding_layers=False)
+
+
 def plain(model: "PreTrainedModel", weights: "Mapping[str, Tensor]") -> "PreTrainedModel":
     """A Hugging Face model of the same form without adapters, with these weights."""
     from windrow.train.networks import bare

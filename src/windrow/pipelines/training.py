@@ -121,7 +121,7 @@ class Training:
     async def _get_ready(self, opened: AsyncExitStack) -> None:
         file, checkpoint = self.file, self._checkpoint
         self._ground = opened.enter_context(self._given_ground or open_ground(file))
-        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None)
+        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None, to_plain(file))
         opened.callback(self._trackers.close)
         opened.callback(self._thread.shutdown, wait=True)
         start = self._ground.trainers(file.layout)
@@ -212,7 +212,7 @@ class Training:
         return batch
 
     async def estimate(self, batch: DataProto) -> DataProto:
-        """How good each token was, with whatever that takes: a reference, values, the trainer's own numbers."""
+        """How good each token was, with whatever that takes: a reference, values, and what the engine said of it."""
         self._doing = "estimating"
         self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)

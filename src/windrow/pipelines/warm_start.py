@@ -52,18 +52,44 @@ async def make_tokenizer(
 async def lessons(envs: Mapping[str, EnvConfig], codec: Codec, warm_start: WarmStart, seed: int) -> list[Trajectory]:
     """What is to be cloned: recorded trajectories, or demonstrations of the environments."""
     if warm_start.recording:
-        return _recorded(warm_start.recording, warm_start.min_score)
+        return _recorded(warm_start, codec)
     manner = Manner(seed=seed, noise=warm_start.noise, learn_noise=warm_start.learn_noise)
     return await demonstrate(_easier(envs, warm_start), warm_start.episodes, codec, manner)
 
 
-def _recorded(path: str, min_score: float) -> list[Trajectory]:
-    if not Path(path).is_file():
-        raise ConfigError(f"recording {path} is not there; trajectories of a run are in its folder")
-    found = [each for each in Recording(path) if each.score >= min_score]
+def check_recording(warm_start: WarmStart) -> None:
+    """Refuse a recording that is not there."""
+    if warm_start.recording and not Path(warm_start.recording).is_file():
+        raise ConfigError(f"recording {warm_start.recording} is not there; trajectories of a run are in its folder")
+
+
+def _recorded(warm_start: WarmStart, codec: Codec) -> list[Trajectory]:
+    check_recording(warm_start)
+    path, least = warm_start.recording, warm_start.min_score
+    found = [each for each in Recording(path) if each.score >= least]
     if not found:
-        raise ConfigError(f"recording {path} has no trajectory with a score of {min_score:g} or more; lower min_score")
+        raise ConfigError(f"recording {path} has no trajectory with a score of {least:g} or more; lower min_score")
+    for trajectory in found:
+        _check_language(trajectory, codec, path)
     return found
+
+
+def _check_language(trajectory: Trajectory, codec: Codec, path: str) -> None:
+    """Refuse tokens of another tokenizer: they mean something else here than what was said when they were sampled."""
+    way_out = "use the tokenizer that it was recorded with, or record again"
+    largest = max((int(chain.token_ids.max()) for chain in trajectory.chains if len(chain.token_ids)), default=0)
+    if largest >= codec.vocabulary:
+        raise ConfigError(
+            f"recording {path}, {trajectory.attempt}, has token {largest}, and the model's tokenizer has "
+            f"{codec.vocabulary} tokens; {way_out}"
+        )
+    for number, turn in enumerate(trajectory.turns):
+        means = codec.decode(trajectory.chains[turn.chain].token_ids[turn.begin : turn.end])
+        if means != turn.action:
+            raise ConfigError(
+                f"recording {path}, {trajectory.attempt}, turn {number}, said {turn.action!r:.60}; its tokens mean "
+                f"{means!r:.60} to the model's tokenizer; {way_out}"
+            )
 
 
 def _easier(envs: Mapping[str, EnvConfig], warm_start: WarmStart) -> dict[str, EnvConfig]:

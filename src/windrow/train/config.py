@@ -1,13 +1,14 @@
 """The settings of training: which model, which estimate, which loss, which optimizer.
 
-Promises: a combination that cannot work is refused when it is read, not after the first batch.
+Promises: a combination that cannot work is refused when it is read, not after the first batch. So is a setting that was
+changed and can change nothing beside the others, such as a bound of a loss that has none.
 """
 
 from typing import Annotated, Literal
 
 from windrow.core.settings import Count, Natural, Seconds, Share
 from windrow.errors import ConfigError
-from windrow.types import Meta, Value
+from windrow.types import Meta, Value, but
 
 Estimator = Literal["grpo", "gigpo", "reinforce", "reinforce_pp", "rloo", "gae"]
 PolicyLoss = Literal["ppo", "gspo", "cispo", "topr", "pg"]
@@ -15,6 +16,9 @@ Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 KlKind = Literal["k1", "k2", "k3"]
 Spread = Literal["group", "batch", "none"]
 Credit = Literal["episode", "turn"]
+
+CLIPS: dict[PolicyLoss, tuple[float, float]] = {"ppo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+"""How far below and above 1 the ratio may go unless something else is said, as published; the others have no bounds."""
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
@@ -101,6 +105,14 @@ class MicroConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
 
 
+READERS: dict[str, tuple[Estimator, ...]] = {
+    "spread": ("grpo", "gigpo"),
+    "gae_lambda": ("gae",),
+    "anchor_weight": ("gigpo",),
+}
+"""Settings that some estimators alone look at."""
+
+
 class EstimatorConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How good each token was."""
 
@@ -130,6 +142,26 @@ class EstimatorConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if self.kind == "reinforce_pp" and self.whiten is False:
             raise ConfigError("estimator reinforce_pp without whiten is reinforce; choose that, or leave whiten out")
+        by_groups = self.kind in ("grpo", "rloo")
+        if by_groups and self.credit == "episode" and self.discount != 1.0:
+            raise ConfigError(
+                f"discount {self.discount:g} changes nothing with {self.kind} and credit episode, which look at whole "
+                f"scores; set credit: turn, or leave discount out"
+            )
+        if self.kind == "gigpo" and self.credit == "turn":
+            raise ConfigError("credit turn changes nothing with gigpo, which looks at step scores anyway; leave it out")
+        usual = {"spread": "group", "gae_lambda": 0.95, "anchor_weight": 1.0}
+        given = {"spread": self.spread, "gae_lambda": self.gae_lambda, "anchor_weight": self.anchor_weight}
+        for name, kinds in READERS.items():
+            if given[name] != usual[name] and self.kind not in kinds:
+                raise ConfigError(
+                    f"{name} {given[name]} changes nothing with {self.kind}; it is for {' and '.join(kinds)}"
+                )
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether an attempt is worth something only beside others at the same task."""
+        return self.kind in ("grpo", "rloo", "gigpo")
 
 
 class CorrectionConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,13 +182,25 @@ class CorrectionConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="tokens whose weight is further from 1 than this factor are not trained on"),
     ] = None
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether somebody asked for more, or for something else, than is usual; none at all is no such wish."""
+        usual = CorrectionConfig()
+        return self not in (usual, but(usual, mismatch_cap=None))
+
 
 class LossConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is minimised."""
 
     kind: Annotated[PolicyLoss, Meta(description="which policy loss")] = "ppo"
-    clip_low: Annotated[NonNegative, Meta(description="the ratio may fall so far below 1")] = 0.2
-    clip_high: Annotated[NonNegative, Meta(description="and rise so far above (clip-higher: more than below)")] = 0.2
+    clip_low: Annotated[
+        NonNegative | None,
+        Meta(description="the ratio may fall so far below 1; none: ppo 0.2, gspo 3e-4, cispo 1 (no bound)"),
+    ] = None
+    clip_high: Annotated[
+        NonNegative | None,
+        Meta(description="and rise so far above (clip-higher: more than below); none: ppo 0.2, gspo 4e-4, cispo 4"),
+    ] = None
     dual_clip: Annotated[
         Annotated[float, Meta(gt=1.0)] | None, Meta(description="ppo: bound on the ratio where the advantage is bad")
     ] = None
@@ -175,6 +219,19 @@ class LossConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.aggregation == "constant" and self.constant is None:
             raise ConfigError("aggregation constant needs loss.constant, the tokens per row that it divides by")
+        for name, bound in ("clip_low", self.clip_low), ("clip_high", self.clip_high):
+            if bound is not None and self.kind not in CLIPS:
+                raise ConfigError(
+                    f"{name} {bound:g} changes nothing with {self.kind}, which has no bounds; leave it out"
+                )
+        if self.dual_clip is not None and self.kind != "ppo":
+            raise ConfigError(f"dual_clip {self.dual_clip:g} changes nothing with {self.kind}; it is for ppo")
+
+    @property
+    def clips(self) -> tuple[float, float]:
+        """How far below and above 1 the ratio may go."""
+        low, high = CLIPS.get(self.kind, (0.0, 0.0))
+        return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property
     def needs_reference(self) -> bool:
@@ -204,9 +261,12 @@ class TrainConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epochs: Annotated[Count, Meta(description="times that a batch is used")] = 1
     minibatches: Annotated[Count, Meta(description="optimizer steps per epoch; groups stay whole")] = 1
     old_logprobs: Annotated[
-        Literal["engine", "trainer"],
-        Meta(description="what ratios compare with: the engine's numbers, or the trainer's own before the update"),
-    ] = "trainer"
+        Literal["engine", "trainer"] | None,
+        Meta(
+            description="what ratios compare with: the engine's numbers, or the trainer's own before the update; "
+            "none: trainer, for topr engine"
+        ),
+    ] = None
     mismatch_alarm: Annotated[
         Positive,
         Meta(description="mean difference of log-probabilities, trainer and engine, on current tokens, that is wrong"),
@@ -226,6 +286,22 @@ class TrainConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"train.reference is {self.reference}, which nobody asks; set train.loss.kl or kl_in_reward, or leave "
                 f"it out"
             )
+        if self.loss.kind == "topr" and self.old_logprobs == "trainer":
+            raise ConfigError(
+                "old_logprobs trainer goes against loss topr, which weighs what is bad by how likely it still is "
+                "compared with whoever sampled it; leave old_logprobs out, or choose loss pg"
+            )
+        if self.compares_with == "engine" and self.loss.correction.is_at_work:
+            why = "loss topr has a weight of its own" if self.loss.kind == "topr" else "old_logprobs is engine"
+            raise ConfigError(
+                f"loss.correction changes nothing where ratios compare with the engine ({why}); leave it out, or set "
+                f"old_logprobs: trainer with another loss than topr"
+            )
+
+    @property
+    def compares_with(self) -> Literal["engine", "trainer"]:
+        """Whose numbers are the old ones in ratios."""
+        return self.old_logprobs or ("engine" if self.loss.kind == "topr" else "trainer")
 
 
 class DemonstrationConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

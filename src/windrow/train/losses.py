@@ -81,7 +81,7 @@ def policy_loss(config: LossConfig, sampled: Sampled) -> TokenLoss:
 
 
 def _chosen(config: LossConfig, logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> TokenLoss:
-    low, high = config.clip_low, config.clip_high
+    low, high = config.clips
     match config.kind:
         case "ppo":
             return ppo(logprobs, old, advantages, clip_low=low, clip_high=high, dual_clip=config.dual_clip)
@@ -144,7 +144,7 @@ def gspo(
 def cispo(logprobs: Tensor, old: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> TokenLoss:
     """−w·A·log π with w = clip(r, 1 − clip_low, 1 + clip_high) held constant: no token loses its gradient.
 
-    The paper leaves the lower bound open: clip_low 1 or more does.
+    The paper leaves the lower bound open: clip_low 1 or more does, and is the default.
     """
     log_ratio = _log_ratio(logprobs, old)
     ratio = log_ratio.detach().exp()
@@ -157,7 +157,8 @@ def topr(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Tok
     """−w·A·log π with w = 1 where A ≥ 0, else the row's ratio π(row) / π_old(row), truncated to [0, 1].
 
     What was good is learnt as in supervised training, however unlikely it is now; what was bad is pushed down only as
-    far as the policy still does it. The ratio is the product over all sampled tokens of the row, held constant.
+    far as the policy still does it. The ratio is the product over all sampled tokens of the row, held constant. `old`
+    is meant to be whoever sampled the row, so that the taper is all the correction that there is.
     """
     log_ratio = _log_ratio(logprobs, old)
     row = torch.where(mask, (logprobs - old).detach(), 0.0).sum(dim=1, keepdim=True)

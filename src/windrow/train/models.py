@@ -5,6 +5,7 @@ because the probability that a policy gives to a token is compared with what it 
 folder, a package, a way to compute attention) is refused by name before anything is trained. Nothing is downloaded.
 """
 
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 
 TINY = "tiny"
 """The path of a model that has none."""
+NO_PEFT = "model.lora needs the package peft; pip install 'windrow[lora]'"
+
+
+def check_model(config: ModelConfig) -> None:
+    """Refuse what `load_model` would refuse, as far as that can be seen without loading anything."""
+    if config.path != TINY:
+        _folder(config.path)
+    if config.lora is not None and importlib.util.find_spec("peft") is None:
+        raise ConfigError(NO_PEFT)
+    if config.device != "cpu":
+        import torch
+
+        with blame(ConfigError, f"device {config.device}"):
+            torch.empty(0, device=config.device)
 
 
 def load_model(config: ModelConfig, seed: int = 0, vocabulary: int | None = None) -> "PreTrainedModel":
@@ -118,7 +133,7 @@ def _adapted(model: "PreTrainedModel", lora: LoraConfig, seed: int) -> "PreTrain
     try:
         import peft
     except ImportError as error:
-        raise ConfigError("model.lora needs the package peft; pip install 'windrow[lora]'") from error
+        raise ConfigError(NO_PEFT) from error
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float scales as well as an int

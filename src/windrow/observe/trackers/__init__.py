@@ -7,6 +7,7 @@ once, and counted. What a run measures is in its folder in any case.
 
 from windrow.observe.trackers.config import TrackerConfig
 from windrow.observe.trackers.couriers import Trackers, open_trackers
+from windrow.observe.trackers.kinds import check_installed
 from windrow.observe.trackers.protocol import Occasion, Tracker
 
-__all__ = ["Occasion", "Tracker", "TrackerConfig", "Trackers", "open_trackers"]
+__all__ = ["Occasion", "Tracker", "TrackerConfig", "Trackers", "check_installed", "open_trackers"]

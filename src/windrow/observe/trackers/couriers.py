@@ -9,13 +9,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from windrow.observe.trackers.config import TrackerConfig
 from windrow.observe.trackers.kinds import begin, check_installed
-from windrow.observe.trackers.protocol import Occasion, Tracker
+from windrow.observe.trackers.protocol import Occasion, Setting, Tracker
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,11 @@ Begin = Callable[[], Tracker]
 class Trackers:
     """All trackers of a run, by name."""
 
-    def __init__(self, begins: Mapping[str, Begin], room: int = ROOM) -> None:
-        self._couriers = {name: Courier(name, begin_it, room) for name, begin_it in begins.items()}
+    def __init__(
+        self, begins: Mapping[str, Begin], room: int = ROOM, settings: Mapping[str, Setting] | None = None
+    ) -> None:
+        known = dict(settings or {})
+        self._couriers = {name: Courier(name, begin_it, room, known) for name, begin_it in begins.items()}
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand these to every tracker."""
@@ -56,22 +59,37 @@ class Trackers:
         return {name: courier.lost for name, courier in self._couriers.items()}
 
 
-def open_trackers(configs: Iterable[TrackerConfig], folder: Path, resumed_after: int | None = None) -> Trackers:
-    """Those that are configured, for the run in this folder; ConfigError if the package of one is missing."""
+def open_trackers(
+    configs: Iterable[TrackerConfig], folder: Path, resumed_after: int | None = None, settings: object = None
+) -> Trackers:
+    """Those that are configured, for the run in this folder; ConfigError if the package of one is missing.
+
+    `settings` is the effective configuration as plain values, which every tracker is told at its start.
+    """
     occasion = Occasion(name=folder.absolute().name, folder=folder, resumed_after=resumed_after)
     begins: dict[str, Begin] = {}
     for config in configs:
         check_installed(config)
         name: str = config.kind
         begins[name if name not in begins else f"{name} {len(begins) + 1}"] = partial(begin, config, occasion)
-    return Trackers(begins)
+    return Trackers(begins, settings=dict(_flat("", settings)))
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, Setting]]:
+    """Every setting by its dotted name."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), below)
+    elif name:
+        yield name, value if isinstance(value, Setting) else str(value)
 
 
 class Courier:
     """Takes values to one tracker."""
 
-    def __init__(self, name: str, begin_it: Begin, room: int) -> None:
+    def __init__(self, name: str, begin_it: Begin, room: int, settings: dict[str, Setting]) -> None:
         self.name = name
+        self._settings = settings
         self.lost = 0  # values that were handed in and never reached it
         self._begin = begin_it
         self._room = room
@@ -133,6 +151,7 @@ class Courier:
             self._give_up()
             log.warning("tracker %s cannot be started, the run goes on without it: %s", self.name, _said(error))
             return
+        self._describe(tracker)
         failures = 0
         while failures < PATIENCE and (entry := self._next()) is not None:
             failures = 0 if self._delivered(tracker, entry) else failures + 1
@@ -140,6 +159,15 @@ class Courier:
             self._give_up()
             log.warning("tracker %s failed %d times in a row and is dropped", self.name, failures)
         self._close(tracker)
+
+    def _describe(self, tracker: Tracker) -> None:
+        """Tell it the settings; one that does not take them gets what is measured all the same."""
+        if not self._settings:
+            return
+        try:
+            tracker.describe(self._settings)
+        except BaseException as error:  # noqa: BLE001 somebody else's code; an interrupt reaches the main thread alone
+            self._warn("did not take the settings, the run goes on: %s", _said(error))
 
     def _next(self) -> Entry | None:
         with self._change:

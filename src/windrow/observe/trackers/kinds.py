@@ -14,7 +14,7 @@ from typing import Any
 
 from windrow.errors import ConfigError
 from windrow.observe.trackers.config import Kind, TrackerConfig
-from windrow.observe.trackers.protocol import Occasion, Tracker
+from windrow.observe.trackers.protocol import Occasion, Setting, Tracker
 
 PACKAGES: dict[Kind, tuple[str, ...]] = {
     "tensorboard": ("tensorboard", "torch"),
@@ -53,6 +53,11 @@ class TensorBoard:
         arguments = {"log_dir": str(folder), "purge_step": None if after is None else after + 1, **config.arguments}
         self._writer: Any = _module("torch.utils.tensorboard").SummaryWriter(**arguments)
 
+    def describe(self, settings: Mapping[str, Setting]) -> None:
+        rows = [f"| {name} | {_in_a_table(value)} |" for name, value in settings.items()]
+        self._writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *rows]), 0)
+        self._writer.flush()
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
@@ -78,6 +83,9 @@ class Wandb:
         self._run: Any = wandb.init(**arguments)
         self._run.define_metric("*", step_metric="step")  # its own count cannot go back when a run is resumed
 
+    def describe(self, settings: Mapping[str, Setting]) -> None:
+        self._run.config.update(dict(settings), allow_val_change=True)  # a resumed run may have more steps
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics})
 
@@ -90,6 +98,8 @@ class Mlflow:
 
     MOST = 1000
     """Values that its server takes at once."""
+    MOST_SETTINGS, LONGEST = 100, 500
+    """The same of settings, and characters of one."""
 
     def __init__(self, config: TrackerConfig, occasion: Occasion) -> None:
         name = config.name or occasion.name
@@ -98,9 +108,17 @@ class Mlflow:
         arguments = {"tracking_uri": f"sqlite:///{folder / 'mlflow.db'}", **config.arguments}
         self._client: Any = _module("mlflow.tracking").MlflowClient(**arguments)
         self._metric: Any = _module("mlflow.entities").Metric
+        self._param: Any = _module("mlflow.entities").Param
         found = self._client.get_experiment_by_name(config.project)
         experiment = self._client.create_experiment(config.project) if found is None else found.experiment_id
         self._run_id = self._go_on(experiment, name) or self._client.create_run(experiment, run_name=name).info.run_id
+
+    def describe(self, settings: Mapping[str, Setting]) -> None:
+        known = self._client.get_run(self._run_id).data.params  # it refuses to change what a run began with
+        told = {_spelled(name): str(value)[: self.LONGEST] for name, value in settings.items()}
+        new = [self._param(name, value) for name, value in told.items() if name not in known]
+        for begin_at in range(0, len(new), self.MOST_SETTINGS):
+            self._client.log_batch(self._run_id, params=new[begin_at : begin_at + self.MOST_SETTINGS])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
@@ -129,6 +147,9 @@ class Trackio:
         mine = {"project": config.project, "name": config.name or occasion.name, "resume": "allow", "embed": False}
         self._run: Any = _module("trackio").init(**{**mine, **config.arguments})
 
+    def describe(self, settings: Mapping[str, Setting]) -> None:
+        self._run.config.update(settings)  # it is sent with what is logged first
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
@@ -151,3 +172,8 @@ def _module(name: str) -> Any:  # noqa: ANN401 packages that need not be install
 def _spelled(name: str) -> str:
     """A name as MLflow accepts it."""
     return re.sub(r"[^\w./ -]", "_", name)
+
+
+def _in_a_table(value: Setting) -> str:
+    """In one line, without what would end a cell."""
+    return str(value).replace("|", "\\|").replace("\n", " ")

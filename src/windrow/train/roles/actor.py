@@ -3,16 +3,18 @@
 Promises: a batch is used `epochs` times in `minibatches` steps each; groups stay whole within a mini-batch, and which
 group is in which follows from the seed and the number of steps taken before. Ratios compare with the engine's numbers
 or with the trainer's own before the update; with one step per batch the trainer's own are those of that step, so that
-no second forward is made and ratios are exactly 1. How far trainer and engine lie apart is always looked at before the
-first step changes anything.
+no second forward is made and ratios are exactly 1. Compared with the engine there is no correction beside the ratio.
+How far trainer and engine lie apart is always looked at before the first step changes anything.
 
 Rows that cannot move the policy, because their advantages are 0 and nothing else is asked of them, are not read. The
-loss is the same as if they had been; what is told beside it is about the tokens that were.
+loss is the same as if they had been; what is told beside it is about the tokens that were. If there is no other row, a
+few of them are read all the same, only to see how far trainer and engine lie apart.
 """
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 ENGINE = ("infer_logprobs", "policy_versions")
 """Columns that say what the engine thought of its tokens."""
+LOOKED_AT = 4
+"""Rows that are read to compare trainer and engine where nothing is learnt: enough to see what is wrong."""
 
 
 class Actor:
@@ -87,6 +91,7 @@ class Actor:
         update.compare_with(self._old(rows, update.temperature, steps=len(parts)))
         for part in parts:
             update.step(part)
+        update.look_anyway()
         return update.metrics()
 
     def state_dict(self) -> dict[str, Any]:  # tensors and numbers
@@ -107,9 +112,12 @@ class Actor:
 
     def _old(self, rows: Rows, warmth: float, steps: int) -> Tensor | None:
         """What ratios compare with; None: each step with itself."""
-        if self.config.old_logprobs == "engine":
+        if self.config.compares_with == "engine":
             if "infer_logprobs" not in rows.columns:
-                raise DataError("old_logprobs is engine and the batch has no infer_logprobs; set it to trainer")
+                why = "loss is topr" if self.config.old_logprobs is None else "old_logprobs is engine"
+                raise DataError(
+                    f"{why} and the batch has no infer_logprobs; compare with the trainer, or choose loss pg"
+                )
             return rows.columns["infer_logprobs"]
         if "old_logprobs" in rows.columns:
             return rows.columns["old_logprobs"]
@@ -153,6 +161,16 @@ class Update:
         totals = self._learner.peers.total(torch.stack([self._sums[name] for name in names]))
         means = {f"train/{name}": float(total) / tokens for name, total in zip(names, totals, strict=True)}
         self._seen.append({**said, **means})
+
+    def look_anyway(self) -> None:
+        """Compare trainer and engine on a few rows, those with most current tokens, if no step has done it."""
+        if self._apart or not self._has_engine or not self._rows.tokens():
+            return
+        current = (self._rows.mask & (self._rows.columns["policy_versions"] >= self._version)).sum(1)
+        rows = self._rows.take(np.sort(np.argsort(-current.cpu().numpy(), kind="stable")[:LOOKED_AT]))
+        now = self._learner.forward(rows, self.temperature).logprobs
+        engine, versions = (rows.columns[name] for name in ENGINE)
+        self._apart = correction.mismatch(now, engine, versions, self._version, rows.mask)
 
     def metrics(self) -> dict[str, float]:
         """What all steps said, and how far the engine was from the trainer."""

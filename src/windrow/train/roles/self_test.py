@@ -39,8 +39,8 @@ def self_test(actor: Actor, batch: DataProto, tolerance: float = TOLERANCE) -> l
 def _idle_update(actor: Actor, batch: DataProto) -> dict[str, float]:
     config, learner = actor.config, actor.learner
     optimizer = but(config.optimizer, lr=0.0)
-    actor.config = but(config, optimizer=optimizer, epochs=1, minibatches=1, old_logprobs="trainer")
-    actor.config = but(actor.config, loss=but(config.loss, kl=0.0))
+    loss = but(config.loss, kl=0.0, kind="pg" if config.loss.kind == "topr" else config.loss.kind)  # topr asks engines
+    actor.config = but(config, optimizer=optimizer, epochs=1, minibatches=1, old_logprobs="trainer", loss=loss)
     actor.learner = learner.again(optimizer)
     try:
         return actor.train(batch)
