@@ -124,6 +124,11 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 -- whatever it is made of
     return msgspec.to_builtins(value)
 
 
+def described(value: object) -> Any:  # noqa: ANN401 -- as above
+    """The same for reading alone: what Python code put in, classes and functions, goes by its name."""
+    return msgspec.to_builtins(value, enc_hook=repr)
+
+
 def from_plain(plain: object, kind: type[T]) -> T:
     """The value that `to_plain` took apart, checked against `kind`; raises ValueError if it is none."""
     try:

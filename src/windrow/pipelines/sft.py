@@ -30,7 +30,7 @@ from windrow.rollout.summary import ledger_json
 from windrow.store.checkpoints import Checkpoint
 from windrow.store.run import RunFolder
 from windrow.text import ChatCodec
-from windrow.types import but, from_plain, to_plain
+from windrow.types import but, described, from_plain, to_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -60,7 +60,7 @@ async def clone_behaviour(
         async def off_loop(work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 -- handed over as they are
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
 
-        trackers = open_trackers(file.trackers, run.path, first or None, to_plain(file))
+        trackers = open_trackers(file.trackers, run.path, first or None, described(file))
         try:
             taught = await _pupil(file, watcher, checkpoint, off_loop)
             ready()

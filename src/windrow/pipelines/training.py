@@ -121,7 +121,7 @@ class Training:
     async def _get_ready(self, opened: AsyncExitStack) -> None:
         file, checkpoint = self.file, self._checkpoint
         self._ground = opened.enter_context(self._given_ground or open_ground(file))
-        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None, to_plain(file))
+        self._trackers = open_trackers(file.trackers, self.run.path, self._first or None, described(file))
         opened.callback(self._trackers.close)
         opened.callback(self._thread.shutdown, wait=True)
         start = self._ground.trainers(file.layout)
