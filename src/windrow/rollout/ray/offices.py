@@ -55,6 +55,11 @@ class Engines:
         self.name = name
         self.worker_config = config
         self.workers: dict[str, Engine] = {each: RayEngine(each, host) for each, host in hosts.items()}
+        self._hosts = hosts
+
+    def bury(self, engine: str) -> None:
+        """End the host of an engine that is lost, because it may only hang."""
+        self._hosts[engine].kill()
 
 
 class Wait(Value, frozen=True, gc=True):
@@ -68,7 +73,7 @@ class Office:
     """In its host: one queue, and a place at it for each mode."""
 
     def __init__(self, engines: Engines) -> None:
-        self._commons = Commons(engines, opened)
+        self._commons = Commons(engines, opened, engines.bury)
         self._places: dict[Mode, Tenancy] = {}
         self._waits: dict[str, Wait] = {}  # by ticket; all and only those that are under way
         self._given_up: deque[str] = deque(maxlen=EARLY)  # tickets of which nothing was known
