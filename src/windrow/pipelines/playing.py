@@ -1,6 +1,6 @@
 """Who plays in a run.
 
-Promises: a look at engines takes a moment, whatever has become of them; one that does not answer is as it was last seen.
+Promises: a look at engines takes a moment, whatever has become of them; one that does not answer is as last seen.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Playing:
     async def _look(self, name: str, host: "Remote") -> None:
         with suppress(HostLost, TimeoutError):  # it is as it was
             async with asyncio.timeout(LOOK_S):
-                self._busy_s[name] = float((await host.control("worker.counters")).busy_s)
+                self._busy_s[name] = float((await host.insist("worker.counters")).busy_s)
 
     async def close(self) -> None:
         """End them; a second time does nothing."""
