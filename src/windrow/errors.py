@@ -12,6 +12,7 @@ WindrowError
 ├── TrainError       the trainer's
 ├── DataError        the data's: tensors and arrays that do not fit together (a ValueError as well)
 ├── HostLost         the machine's: a process on Ray is gone, or its whole node
+│   └── HostOutOfReach   it cannot be reached just now; what was asked of it may have been done or not
 ├── Refused          nobody's: a request that would break a promise; nothing was changed
 └── InternalError    ours: a broken promise or an event that cannot have happened
     └── IllegalEvent
@@ -72,6 +73,10 @@ class DataError(WindrowError, ValueError):
 
 class HostLost(WindrowError):
     """A process that held something of ours is gone, or the node that it was on."""
+
+
+class HostOutOfReach(HostLost):
+    """A process cannot be reached just now; whoever cannot ask again takes it for lost."""
 
 
 class Refused(WindrowError):

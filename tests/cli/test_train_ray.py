@@ -32,6 +32,7 @@ def test_a_run_with_trainers_and_engines_in_hosts_ends_like_one_in_a_process(win
     file = on_ray(steps=2, devices=2)
     said = windrow("train", write(folder, but(file, train=but(file.train, processes=1))), "--json")
     assert said.code == 0, said.err
+    assert "Ray's own logs: /" in said.err
     found = json.loads(said.out.splitlines()[-1])
     assert (found["steps"], found["heldout_tasks"], found["overlap"]) == (2, 16, 0)
     assert found["ledger"]["train"]["attempts"]["trained"] == 2 * 16

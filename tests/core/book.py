@@ -203,6 +203,7 @@ class Book:
         self.gone: deque[AttemptId] = deque(maxlen=64)  # attempts that ended or were cancelled lately
         self.workers: dict[str, Worker] = {}
         self.engines: dict[str, Engine] = {}
+        self.vacated: set[int] = set()  # devices of engines that died
         self.holds: dict[str, How] = {}
         self.waiting: dict[str, e.BatchWanted] = {}
         self.batches: dict[int, c.DeliverBatch] = {}
@@ -606,6 +607,7 @@ class Book:
             self.late += 1
         else:
             self.moves |= engine.plays
+            self.vacated |= {*engine.devices}
 
     def engine_assigned(self, event: e.EngineAssigned) -> None:
         engine = self.engines[event.engine]

@@ -141,7 +141,7 @@ class Player:
                 return False
 
     def _unknown(self, devices: tuple[int, ...]) -> bool:
-        known = {device for engine in self.book.engines.values() for device in engine.devices}
+        known = {device for engine in self.book.engines.values() for device in engine.devices} | self.book.vacated
         return not devices or not known.issuperset(devices)
 
     def _leaves_none(self, devices: tuple[int, ...]) -> bool:

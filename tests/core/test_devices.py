@@ -7,6 +7,7 @@ from windrow.core.commands import GrantLease, LoadWeights, MoveAttempt, ReleaseE
 from windrow.core.events import (
     EngineAssigned,
     EngineJoined,
+    EngineLost,
     EngineReady,
     EngineReleased,
     ExpandWanted,
@@ -14,6 +15,7 @@ from windrow.core.events import (
     VersionPublished,
     WeightsLoaded,
 )
+from windrow.core.machine import Machine
 from windrow.errors import Refused
 from windrow.types import AttemptId
 
@@ -88,6 +90,30 @@ def test_devices_that_nobody_has_are_refused_whole(event, devices, message):
     made = opened(engines=2)
     with refusal(made, Refused, match=message):
         made.step(event(devices), 1.0)
+
+
+@pytest.mark.parametrize("event", [ShrinkWanted, ExpandWanted])
+def test_devices_of_an_engine_that_died_are_known_and_free(event):
+    made = opened(engines=3)
+    made.step(EngineLost("e1", "fire"))
+    assert only(made.step(ShrinkWanted((0, 1))), ReleaseEngine) == [ReleaseEngine("e0")]
+    assert only(made.step(ExpandWanted((0, 1))), RestoreEngine) == [RestoreEngine("e0", load=True)]
+    assert made.step(event((1,))) == []
+    with refusal(made, Refused, match=r"no engine has devices \[7\]; known devices: \[0, 1, 2\]"):
+        made.step(event((1, 7)), 1.0)
+
+
+def test_a_restored_machine_knows_the_devices_of_an_engine_that_died():
+    made = opened(engines=2)
+    made.step(EngineLost("e1", "fire"))
+    assert Machine.restore(made.snapshot()).step(ShrinkWanted((1,)), 1.0) == []
+
+
+def test_a_shrink_after_which_only_dead_engines_remain_is_refused():
+    made = opened(engines=2)
+    made.step(EngineLost("e1", "fire"))
+    with refusal(made, Refused, match="would leave no engine for train; .*: e0"):
+        made.step(ShrinkWanted((0,)), 1.0)
 
 
 def test_shrinking_twice_is_harmless():

@@ -58,6 +58,8 @@ class Here:
     devices = ResourceManager
     turns = 1
     """Of the event loop, for one step of a call."""
+    buries = False
+    """What is left of an engine that is lost is ended, so that its devices are free."""
 
     def engines(self, cluster: Cluster[Any, Any]) -> list[Watched]:
         return [engine for engine in cluster.workers.values() if isinstance(engine, Watched)]

@@ -8,7 +8,7 @@ import pytest
 from tests.rollout.kit import Rig, all_words, later, now, played
 from tests.rollout.toys import Echo, talk
 
-from windrow.errors import EngineError, Refused
+from windrow.errors import EngineError, EngineLost, Refused
 
 
 def busy(engines: int = 3, **more: Any) -> Rig:
@@ -154,13 +154,15 @@ async def test_the_last_engine_cannot_be_shrunk_even_when_others_will_be_back():
 
 
 @played
-async def test_the_devices_of_a_dead_engine_are_unknown():
+async def test_the_devices_of_a_dead_engine_are_known_and_free():
     rig = busy()
     await rig.scheduler.initialize()
     rig.engines[1].die()
     await later(40)
-    with pytest.raises(Refused, match="no engine has devices"):
-        await rig.scheduler.shrink_sampler([1])
+    assert (await rig.scheduler.shrink_sampler([1]))["engines"] == []
+    assert (await rig.scheduler.shrink_sampler([1, 2]))["engines"] == ["infer-2"]
+    with pytest.raises(Refused, match=r"no engine has devices \[7\]"):
+        await rig.scheduler.shrink_sampler([1, 7])
 
 
 # expand: engines on these devices serve again
@@ -294,15 +296,29 @@ async def test_an_engine_that_comes_back_while_all_are_suspended_is_quiet_too():
 
 @played
 async def test_an_engine_that_dies_during_its_release_is_lost_and_nothing_else():
-    rig = busy(engine={"release_s": 10.0})
+    rig = busy()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(rig.full(0))
         await later(2.05)
-        shrinking = group.create_task(_outcome(rig.scheduler.shrink_sampler([1])))
-        await later(5)
-        rig.engines[1].die()
+        rig.engines[1].refuses["release"] = EngineLost("power cut")
+        said = await rig.scheduler.shrink_sampler([1, 2])
     assert len(waiting.result()) == 8
-    assert isinstance(shrinking.result(), dict | EngineError)
+    assert said["engines"] == ["infer-1", "infer-2"]
+    assert states(rig) == {"infer-0": "serving", "infer-2": "away"}
+
+
+@played
+async def test_an_engine_that_dies_while_it_is_away_does_not_keep_the_others_away():
+    rig = busy(tasks=8)
+    await rig.scheduler.initialize()
+    await rig.scheduler.shrink_sampler([1, 2])
+    rig.engines[1].die()
+    assert (await rig.scheduler.expand_sampler([1, 2]))["engines"] == ["infer-2"]
+    assert [*rig.scheduler.status().lost_engines] == ["infer-1"]
+    await rig.scheduler.shrink_sampler([1, 2])
+    await rig.scheduler.expand_sampler([1, 2])
+    assert states(rig) == {"infer-0": "serving", "infer-2": "serving"}
+    assert len(await rig.full(0)) == 8
 
 
 @played

@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.rollout import kit
 from tests.rollout.kit import Rig, all_words, later, played
 from tests.rollout.test_contract_devices import busy, routing, states
 
-from windrow.errors import EngineError, Refused
+from windrow.errors import EngineError
 
 
 @played
@@ -88,8 +89,7 @@ async def test_after_a_failure_the_same_can_be_tried_again():
     with pytest.raises(EngineError, match="was undone"):
         await rig.scheduler.shrink_sampler([1])
     assert [*rig.scheduler.status().lost_engines] == ["infer-1"]  # it could not even be put back
-    with pytest.raises(Refused, match="no engine has devices"):
-        await rig.scheduler.shrink_sampler([1])
+    assert (await rig.scheduler.shrink_sampler([1]))["engines"] == []  # its devices are free
     assert len(await rig.full(0)) == 8
 
 
@@ -100,8 +100,11 @@ async def test_a_release_that_hangs_is_undone_or_lost_in_bounded_time():
         waiting = group.create_task(rig.full(0))
         await later(2.05)
         rig.engines[1].hang()
-        with pytest.raises(EngineError, match="infer-1"):  # nobody knows whether the devices are free
-            await rig.scheduler.shrink_sampler([1])
+        if kit.premises.buries:
+            assert (await rig.scheduler.shrink_sampler([1]))["engines"] == ["infer-1"]
+        else:
+            with pytest.raises(EngineError, match="infer-1"):  # nobody knows whether the devices are free
+                await rig.scheduler.shrink_sampler([1])
     assert len(waiting.result()) == 8
     assert [*rig.scheduler.status().lost_engines] == ["infer-1"]
 

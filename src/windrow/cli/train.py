@@ -107,7 +107,10 @@ def _opened_ground(file: "TrainFile", out: Output) -> "Ground":
 
     if file.runtime == "ray":
         out.say(f"joining the Ray cluster at {file.ray.address}" if file.ray.address else "starting Ray")
-    return open_ground(file)
+    ground = open_ground(file)
+    if ground.logs is not None:
+        out.say(f"Ray's own logs: {ground.logs}")
+    return ground
 
 
 def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:

@@ -71,6 +71,7 @@ class EngineBook:
     def __init__(self) -> None:
         self.table: dict[str, Engine] = {}
         self.joined = 0
+        self.vacated: dict[int, None] = {}  # devices of engines that died; free, unless another one has them now
         self.version = 0  # what an engine must have confirmed to serve
         self.updating: dict[str, None] = {}  # all and only the serving engines that have not confirmed it
         self.capacity = 0  # of all serving engines
@@ -213,6 +214,10 @@ class EngineBook:
         return [engine for engine in self.table.values() if wanted.intersection(engine.devices)]
 
     def unknown_devices(self, devices: tuple[int, ...]) -> list[int]:
-        """Devices that no engine has."""
-        known = {device for engine in self.table.values() for device in engine.devices}
+        """Devices that no engine has or had."""
+        known = self.known_devices()
         return [device for device in devices if device not in known]
+
+    def known_devices(self) -> set[int]:
+        """Devices of all engines, of those that died too."""
+        return {device for engine in self.table.values() for device in engine.devices}.union(self.vacated)

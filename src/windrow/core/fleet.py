@@ -1,8 +1,8 @@
 """Engines that come, go, fall behind, are held, shrink and grow; attempts that move between them.
 
 Promises: an attempt without an engine gets one in the step in which one becomes usable. A shrink that would leave a
-mode without engines, or names a device nobody has, is refused whole. A newly serving engine takes over its share of
-the running work. A holder can let go only of what it holds itself.
+mode without engines, or names a device nobody ever had, is refused whole; devices of engines that died are free. A
+newly serving engine takes over its share of the running work. A holder can let go only of what it holds itself.
 """
 
 from windrow.core.books import Books
@@ -93,6 +93,7 @@ def lose(books: Books, name: str) -> None:
         books.late += 1
         return
     books.engines.enter(engine, "away")
+    books.engines.vacated |= dict.fromkeys(engine.devices)
     _evict(books, engine, MODES)
 
 
@@ -258,5 +259,5 @@ def _known(books: Books, name: str) -> Engine:
 def _check_devices(books: Books, devices: tuple[int, ...]) -> None:
     unknown = books.engines.unknown_devices(devices)
     if unknown or not devices:
-        known = sorted({device for engine in books.engines.table.values() for device in engine.devices})
+        known = sorted(books.engines.known_devices())
         raise Refused(f"no engine has devices {unknown or '[]'}; known devices: {known}")

@@ -66,6 +66,7 @@ class State(Format, kw_only=True):
     lanes: dict[Mode, LaneState]
     engines: list[Engine]
     engines_joined: int
+    vacated: list[int] = []
     holds: dict[str, How]
     workers: list[Worker]
     free: dict[str, list[str]]
@@ -95,6 +96,7 @@ def save(books: Books) -> bytes:
         lanes={mode: _save_lane(lane) for mode, lane in books.lanes.items()},
         engines=[but(engine, attempts={}, posted=-1.0) for engine in books.engines.table.values()],
         engines_joined=books.engines.joined,
+        vacated=[*books.engines.vacated],
         holds=books.holds,
         workers=[but(worker, leases={}) for worker in books.workers.table.values()],
         free={kind: list(turn) for kind, turn in books.workers.free.items()},
@@ -191,6 +193,7 @@ def _load_engines(books: Books, state: State) -> None:
     engines = books.engines
     engines.table = {engine.id: engine for engine in state.engines}
     engines.joined = state.engines_joined
+    engines.vacated = dict.fromkeys(state.vacated)
     engines.version = state.version
     for engine in state.engines:
         engines.capacity += engine.capacity if engine.state == "serving" else 0

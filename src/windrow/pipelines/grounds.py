@@ -13,6 +13,8 @@ from windrow.cluster.mapping import Layout
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from windrow.cluster.ray.session import Session
     from windrow.train.team import Start
 
@@ -23,6 +25,11 @@ class Ground:
     def __init__(self, devices: ResourceManager, session: "Session | None" = None) -> None:
         self.devices = devices
         self._session = session
+
+    @property
+    def logs(self) -> "Path | None":
+        """Where Ray's own logs are; None in this process."""
+        return None if self._session is None else self._session.logs
 
     def trainers(self, layout: Layout) -> "Start":
         """What starts trainer processes on the devices of training."""

@@ -1,6 +1,11 @@
-"""Who plays in a run."""
+"""Who plays in a run.
 
+Promises: a look at engines takes a moment, whatever has become of them; one that does not answer is as last seen.
+"""
+
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,6 +15,7 @@ from windrow.cluster.worker import Runtime
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
+from windrow.errors import HostLost
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.pipelines.serving import ServerMaker
 from windrow.rollout.scheduler import RolloutScheduler
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from windrow.cluster.ray.hosts import Remote
     from windrow.engines.torch import TorchEngine
     from windrow.train.weights import SharedWeights
 
@@ -28,7 +35,7 @@ AnyFile = Agentic | Rlvr | Cloning
 
 Weights: TypeAlias = "Mapping[str, Tensor] | Shipment"
 
-LOOK_S = 30.0
+LOOK_S = 2.0
 """How long engines may take to say how busy they were."""
 
 
@@ -47,16 +54,24 @@ class Playing:
         self.held_out = held_out
         self._cluster = cluster
         self._first = first
+        self._busy_s: dict[str, float] = {}  # by engine elsewhere: what it said last
 
-    def busy_seconds(self) -> float:
+    async def busy_seconds(self) -> float:
         """How long the engines have computed, all together."""
         if self._cluster.runtime == "ray":
-            hosts = self._cluster.hosts.values()
-            return sum(float(host.look("worker.counters", within_s=LOOK_S).busy_s) for host in hosts)
+            async with asyncio.TaskGroup() as group:
+                for name, host in self._cluster.hosts.items():
+                    group.create_task(self._look(name, host), name=f"look at {name}")
+            return sum(self._busy_s.values())
         if self._first is not None:
             return 0.0  # servers do not say
         engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
         return sum(engine.counters().busy_s for engine in engines)
+
+    async def _look(self, name: str, host: "Remote") -> None:
+        with suppress(HostLost, TimeoutError):  # it is as it was
+            async with asyncio.timeout(LOOK_S):
+                self._busy_s[name] = float((await host.insist("worker.counters")).busy_s)
 
     async def close(self) -> None:
         """End them; a second time does nothing."""

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
-from windrow.errors import WindrowError
+from windrow.errors import Refused, WindrowError
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
 from windrow.pipelines.grounds import Ground, open_ground
@@ -37,7 +37,7 @@ from windrow.store.run import RunFolder
 from windrow.train.estimate import estimate
 from windrow.train.weights import deliver
 from windrow.trajectory import Trajectory
-from windrow.types import Mode, Value, from_plain, to_plain
+from windrow.types import Mode, Value, described, from_plain, to_plain
 
 log = logging.getLogger(__name__)
 
@@ -225,14 +225,13 @@ class Training:
         self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._timeline.note("training", self._learn_began, time.monotonic())
         self._at = step + 1
-        self._report(step, batch, metrics)
+        self._report(step, batch, metrics, await self._playing.busy_seconds())
 
     async def shrink(self) -> None:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
         layout = self.file.layout
         if layout.kind == "overlapping":
-            self._shrunk_at = _now()
-            self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
+            await self._lend(layout.shared)
         elif layout.kind == "colocated":
             await self._playing.rollouts.suspend()
         await self._turns.hand_to("training")
@@ -291,6 +290,19 @@ class Training:
         assert self._players is not None, "enter the run first"
         return self._players
 
+    async def _lend(self, devices: Sequence[int]) -> None:
+        """Engines on these devices give them up; if all others are lost, generation pauses instead."""
+        rollouts, began = self._playing.rollouts, _now()
+        try:
+            self._note(await rollouts.shrink_sampler([*devices]))
+        except Refused as error:
+            if not (await rollouts.survey()).lost_engines:
+                raise
+            log.warning("generation pauses while training has the devices: %s", error)
+            await rollouts.suspend()
+        else:
+            self._shrunk_at = began
+
     def _estimate(self, batch: DataProto) -> DataProto:
         train = self.file.train
         return estimate(self._learning.look_back(batch), train.estimator, train.loss)
@@ -340,11 +352,10 @@ class Training:
         if self.file.save.trajectories:
             self.run.record(self._asked_for + 1, trajectories[: self.file.save.trajectories])
 
-    def _report(self, step: int, batch: DataProto, metrics: dict[str, float]) -> None:
-        """Write down, track and tell what a step was."""
+    def _report(self, step: int, batch: DataProto, metrics: dict[str, float], busy: float) -> None:
+        """Write down, track and tell what a step was; `busy`: seconds that the engines have computed."""
         seconds = time.monotonic() - self._step_began
         self._pace = seconds if not self._pace else (1 - SMOOTH) * self._pace + SMOOTH * seconds
-        busy = self._playing.busy_seconds()
         found = {**batch.meta_info["metrics"], **metrics, **self._noted}
         self._noted = {}
         tokens = float(found.get("batch/policy_tokens_total", 0.0))

@@ -2,7 +2,8 @@
 
 Promises: each call ends in bounded time. `suspend` and `resume` are one holder of the gate; a weight update holds it
 for itself and lets go on every exit, so nobody undoes another's hold. A shrink or an expand that fails is undone before
-it raises. Nothing that was sampled is lost by any of them.
+it raises; an engine that dies meanwhile is no failure: its devices are free. Nothing that was sampled is lost by any of
+them.
 
 Engines that are set aside play validation alone and keep their weights, whatever the others are given meanwhile; when
 they are brought back they take the newest ones before they play anything. A validation that is pinned without engines
@@ -156,6 +157,7 @@ class Control:
         if error is not None:
             await self._undo(coming, ShrinkWanted)
             raise EngineError(f"expand to devices {[*devices]} was undone: {error}") from error
+        coming = [name for name in coming if name not in self._fleet.lost]
         return {
             "expand_duration_ms": 1000 * (_now() - began),
             "load_ranks": [] if skip_load else self._ranks(coming),

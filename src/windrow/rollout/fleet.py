@@ -3,8 +3,8 @@
 Promises: orders for one engine are carried out one after the other, in the order in which they were given; different
 engines do not wait for each other. Every order has a deadline. Draining that takes too long becomes an interruption. An
 engine that cannot be suspended, resumed or brought to its version in time is lost; one that cannot give its devices
-back, or take them again, says so to whoever asked. New weights are confirmed with version and checksum before they
-count, and engines that were given the same weights must agree.
+back, or take them again, says so to whoever asked; one that dies meanwhile is lost, and the others go on. New weights
+are confirmed with version and checksum before they count, and engines that were given the same weights must agree.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from windrow.core.events import (
 )
 from windrow.engines.protocol import Acknowledgement, Engine, Weights
 from windrow.errors import EngineError, Refused, WindrowError, blame
+from windrow.errors import EngineLost as Gone
 from windrow.rollout.supervision import Crew
 from windrow.types import How, Record, Value
 
@@ -81,8 +82,14 @@ class Fleet:
     """All engines, each with a hand of its own."""
 
     def __init__(
-        self, engines: Mapping[str, Engine], tell: Callable[[AnyEvent], object], crew: Crew, patience: Patience
+        self,
+        engines: Mapping[str, Engine],
+        tell: Callable[[AnyEvent], object],
+        crew: Crew,
+        patience: Patience,
+        bury: Callable[[str], None] | None = None,
     ) -> None:
+        """`bury` ends whatever is left of an engine that is lost, so that its devices are free for certain."""
         self.engines = dict(engines)
         self.lost: dict[str, str] = {}  # all and only the engines that died, with why
         self.coming_back: set[str] = set()  # all and only the engines of an expand that is under way
@@ -97,6 +104,7 @@ class Fleet:
         self._tell = tell
         self._crew = crew
         self._patience = patience
+        self._bury = bury
         self._hands: dict[str, Hand] = {}
 
     async def start(self) -> None:
@@ -144,16 +152,19 @@ class Fleet:
         for name in [*(self._hands if engines is None else engines)]:
             await self._hands[name].idle.wait()
 
-    def lose(self, name: str, why: str) -> None:
-        """An engine died."""
+    def lose(self, name: str, why: str, *, is_gone: bool = False) -> None:
+        """An engine died; one that is not gone may still use its devices, unless somebody buries it."""
         hand = self._hands.get(name)
         if hand is None or hand.lost:
             return
-        if isinstance(hand.doing, ReleaseEngine | RestoreEngine):
+        is_free = is_gone or self._bury is not None
+        if isinstance(hand.doing, ReleaseEngine | RestoreEngine) and not is_free:
             self.failures[name] = EngineError(f"engine {name} was lost meanwhile: {why}")
         self._let_down(hand)
         self.lost[name] = why
         log.error("engine %s lost: %s", name, why, extra={"engine": name, "why": why})
+        if self._bury is not None:
+            self._bury(name)
         self._tell(EngineLost(name, why))
 
     @staticmethod
@@ -219,6 +230,8 @@ class Fleet:
             name = order.engine
             if isinstance(order, LoadWeights) and isinstance(error, Refused):
                 self.refusals[name] = error
+            elif isinstance(error, Gone):
+                self.lose(name, str(error), is_gone=True)
             elif isinstance(order, ReleaseEngine | RestoreEngine) or name in self.coming_back:
                 self.failures[name] = EngineError(f"engine {name}: {error}")
             else:
@@ -319,7 +332,7 @@ class Fleet:
                 self.lose(hand.engine.name, str(error))
                 return
             if health.state == "dead":
-                self.lose(hand.engine.name, health.why or "it says that it is dead")
+                self.lose(hand.engine.name, health.why or "it says that it is dead", is_gone=True)
                 return
 
     async def _close(self, engine: Engine) -> None:

@@ -8,6 +8,7 @@ stopped the queue. A wait that takes long says what it waits for.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from windrow.core.commands import AnyCommand
 from windrow.core.events import (
@@ -70,6 +71,8 @@ class QueueOptions(Value, frozen=True, kw_only=True, gc=True):
     stall_after_s: float = 300.0
     """A wait for a batch says what it waits for after so long, and again each time as much has passed."""
     filters: Mapping[Mode, GroupFilter] = {}
+    bury: Callable[[str], None] | None = None
+    """Ends whatever is left of an engine that is lost."""
     record: Callable[[AnyEvent, float], None] | None = None
     """Told every event before it is acted on: a journal."""
 
@@ -94,11 +97,11 @@ class GroupQueueManager:
         self.steps_are_versions = True  # nobody has told us of new weights, so the step counts as the version
         self.crew = Crew("group queue", self._fail_all)
         self.pledges = Pledges(self.crew)
-        self.fleet = Fleet(engines, self.tell, self.crew, self.options.patience)
+        self.fleet = Fleet(engines, self.tell, self.crew, self.options.patience, self.options.bury)
         self._dispatch = Dispatch(
             self.machine, self.tell, self.crew, self.fleet, self.meter, sources, self.options.filters
         )
-        self._intake = Intake(self._dispatch, self.tell, self.fleet.lose, self._meters)
+        self._intake = Intake(self._dispatch, self.tell, partial(self.fleet.lose, is_gone=True), self._meters)
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Lock()  # whoever ends everything; nobody else waits here
         self._is_stopped = False

@@ -44,10 +44,13 @@ class Engines(Protocol):
 class Commons:
     """One queue and everything around it."""
 
-    def __init__(self, cluster: Engines, opened: Opened | None = None) -> None:
-        """`opened` fetches what trajectories hold, if that is elsewhere."""
+    def __init__(
+        self, cluster: Engines, opened: Opened | None = None, bury: Callable[[str], None] | None = None
+    ) -> None:
+        """`opened` fetches what trajectories hold, if that is elsewhere; `bury` ends what is left of a lost engine."""
         self._cluster = cluster
         self._read = opened
+        self._bury = bury
         self._tenants: dict[Mode, tuple[RolloutConfig, EnvManagerConfig]] = {}
         self._opened: GroupQueueManager | None = None
         self._control: Control | None = None
@@ -131,6 +134,7 @@ class Commons:
             patience=Patience(suspend_s=config.suspend_timeout_s, load_s=config.load_timeout_s),
             stall_after_s=config.stall_after_s,
             filters=filters,
+            bury=self._bury,
         )
         queue = GroupQueueManager(_settings(self._tenants), sources, self._cluster.workers, options)
         if self._saved is not None:

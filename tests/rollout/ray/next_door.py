@@ -453,6 +453,7 @@ class NextDoor(Here):
 
     devices = Rooms
     turns = 2
+    buries = True
 
     def engines(self, cluster: Cluster[Any, Any]) -> list[Watched]:
         workers = [_thing(host, ENGINE) for host in cluster.hosts.values()]

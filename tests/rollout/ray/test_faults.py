@@ -13,7 +13,7 @@ from tests.rollout.ray.stage import Plain, at, full, said, staged
 from tests.rollout.ray.test_contract import tasks
 
 from windrow.errors import EngineError, HostLost
-from windrow.rollout.ray import players
+from windrow.rollout.ray import offices, players
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -128,6 +128,35 @@ def test_whoever_dies_again_and_again_ends_the_run_with_the_reason():
             assert f"train-worker-0 died {players.DEATHS} times in a row" in str(error)
 
     asyncio.run(main())
+
+
+class Number:
+    """Knows the number of its process."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_an_office_that_hangs_holds_nobody_up_and_is_ended_with_those_who_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    short = offices.Limits(start_s=60.0, quiet_s=1.0, hands_s=1.0, leave_s=1.0)
+    monkeypatch.setattr(offices, "limits", lambda _: short)
+    monkeypatch.setattr(offices, "GIVE_UP_S", 1.0)
+
+    async def main() -> None:
+        async with staged("ray") as stage:
+            scheduler = stage.scheduler(env=Marking, env_args={"folder": str(tmp_path)})
+            await full(scheduler, 0)
+            office = stage.cluster.office
+            office.put("number", Number).answer(within_s=30)
+            os.kill(office.look("number.pid", within_s=30), signal.SIGSTOP)
+            with pytest.raises(HostLost, match="did not suspend within 1 s"):
+                await scheduler.suspend()
+            await scheduler.shutdown()
+
+    asyncio.run(main())
+    assert [pid for pid in pids(tmp_path) if not _gone(pid)] == []
 
 
 def test_two_jobs_in_one_ray_do_not_meet():

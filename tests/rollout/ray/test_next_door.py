@@ -16,6 +16,8 @@ from tests.rollout.ray.next_door import NextDoor, Sealed
 
 from windrow.cluster.ray.hosts import Remote, start
 from windrow.errors import HostLost, Refused
+from windrow.rollout.ray import offices
+from windrow.rollout.ray.offices import Office
 
 pytestmark = pytest.mark.parametrize("premises", ["next door"], indirect=True)
 
@@ -188,6 +190,71 @@ async def test_when_the_office_dies_whoever_waits_is_told():
     await rig.scheduler.shutdown()
     kit.RIGS.remove(rig)  # its queue is gone, with nothing in order
     await there().end(rig.cluster)
+
+
+async def hang(*_: object, **__: object) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def with_an_office_that_hangs(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    rig = busy()
+    await rig.full(0, 16)
+    kit.RIGS.remove(rig)  # nothing will be in order
+    monkeypatch.setattr(Office, "wait", hang)
+    monkeypatch.setattr(Office, "give_up", hang)
+    return rig
+
+
+def within_a_test(test: Any) -> Any:
+    """`played`, for tests that change something for their own time."""
+    return lambda monkeypatch: play(test(monkeypatch))
+
+
+@within_a_test
+async def test_whoever_has_waited_enough_for_an_office_that_hangs_is_free_within_seconds(monkeypatch):
+    rig = await with_an_office_that_hangs(monkeypatch)
+    for call in (rig.scheduler.suspend, lambda: rig.batch(1, 16)):
+        began = now()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(40):
+                await call()
+        assert now() - began == pytest.approx(40 + offices.GIVE_UP_S)
+    rig.cluster.office.kill()
+    await there().end(rig.cluster)
+
+
+@within_a_test
+async def test_every_order_to_an_office_that_hangs_ends_and_a_shutdown_ends_the_office(monkeypatch):
+    rig = await with_an_office_that_hangs(monkeypatch)
+    scheduler = rig.scheduler
+    orders = [
+        scheduler.suspend(), scheduler.resume(), scheduler.shrink_sampler([0]), scheduler.expand_sampler([0]),
+        scheduler.update_weights(1), scheduler.survey(),
+    ]  # fmt: skip
+    for order in orders:
+        with pytest.raises(HostLost, match=r"host infer-office did not \w+ within \d+ s, so it counts as lost"):
+            await order
+    began = now()
+    await scheduler.shutdown()
+    assert now() - began < 300
+    with pytest.raises(HostLost, match="infer-office is gone"):
+        rig.cluster.office.look("office.ready", within_s=1.0)
+    await there().end(rig.cluster)
+
+
+@within_a_test
+async def test_a_suspend_that_takes_its_time_is_waited_for(monkeypatch):
+    plain, rig = Office.ask, Rig()
+    await rig.scheduler.initialize()
+
+    async def slow(*given: Any) -> Any:
+        await later(50)
+        return await plain(*given)
+
+    monkeypatch.setattr(Office, "ask", slow)
+    await rig.scheduler.suspend()
+    assert now() == pytest.approx(50)
+    monkeypatch.setattr(Office, "ask", plain)
 
 
 def test_a_scheduler_that_leaves_while_its_hosts_start_harms_nobody():

@@ -11,7 +11,8 @@ Promises
 - `call` runs on the host's one event loop, together with everything else there; `work` on one thread beside it, one
   call after the other, so that what blocks does not make the host deaf; `control` does not wait behind calls that came
   before it.
-- What a thing raises is raised here as what it is. A host that is gone is a `HostLost`, at once.
+- What a thing raises is raised here as what it is. A host that is gone is a `HostLost`, at once. One that cannot be
+  reached for a moment is asked again by `insist`, for whatever may be done twice; to everybody else it is lost.
 - A `Remote` can be sent to other processes, and means the same host there.
 - A host ends with whoever started it.
 
@@ -29,14 +30,16 @@ from operator import attrgetter
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from windrow.errors import HostLost, InternalError
+from windrow.errors import HostLost, HostOutOfReach, InternalError
 
 CONTROL = "control"
 AT_ONCE = 10_000
 """Calls that may wait in a host at the same time; most of them wait for something to happen."""
 CONTROL_AT_ONCE = 64
+PAUSES_S = (0.5, 2.0, 5.0)
+"""Before a host that could not be reached is asked again."""
 SWITCH_S = 0.001
 """How long a thread of a host may compute while another one wants to; what a control call waits for, several times."""
 
@@ -124,6 +127,15 @@ class Remote:
         """The same, not behind other calls."""
         return await self.answered(self.handle.control.remote(path, arguments, options))
 
+    async def insist(self, path: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+        """`control` for what may be done twice: asks again when the host could not be reached for a moment."""
+        for pause_s in PAUSES_S:
+            try:
+                return await self.control(path, *arguments, **options)
+            except HostOutOfReach:
+                await asyncio.sleep(pause_s)
+        return await self.control(path, *arguments, **options)
+
     def call_for_two(self, path: str, *arguments: object) -> tuple[Any, Any]:
         """References to both parts of what a call will return: the second one need not be fetched to have the first."""
         first, second = self.handle.call.options(num_returns=2).remote(path, arguments, {})
@@ -167,6 +179,8 @@ class Remote:
         """What an error of Ray means to us."""
         if isinstance(error, RayTaskError):
             return error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(error, ActorUnavailableError):
+            return HostOutOfReach(f"host {self.name} cannot be reached: {_in_short(error)}")
         if isinstance(error, RayActorError):
             return HostLost(f"host {self.name} is gone: {_in_short(error)}")
         if isinstance(error, GetTimeoutError):

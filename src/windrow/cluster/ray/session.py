@@ -1,7 +1,8 @@
 """A Ray cluster to work in: one of our own on this machine, or one that is there already.
 
 Promises: whoever has connected to Ray before keeps their connection, and we use it. What we start ends with us, however
-we end. What Ray has to say goes to its log files, not to the console; `Session.logs` says where they are.
+we end. What Ray has to say goes to its log files, not to the console, while a connection of ours lasts; `Session.logs`
+says where they are.
 """
 
 import logging
@@ -57,6 +58,7 @@ class Session:
 
         if self._connected and ray.is_initialized():
             ray.shutdown()
+            _let_speak(may=True)
         self._connected = False
 
     def __enter__(self) -> Self:
@@ -83,6 +85,7 @@ def connect(config: RayConfig, devices: int) -> Session:
                 f"no Ray cluster answers at {config.address!r}: {error}; start one with ray start --head, "
                 f"or leave ray.address out"
             ) from error
+        _let_speak(may=False)
         return Session(started=False, connected=True, logs=_logs())
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)  # read by the processes that it starts
@@ -93,6 +96,7 @@ def connect(config: RayConfig, devices: int) -> Session:
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+    _let_speak(may=False)
     return Session(started=True, connected=True, logs=_logs())
 
 
@@ -107,6 +111,13 @@ def knock(address: str) -> None:
         )
     with create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
         pass
+
+
+def _let_speak(*, may: bool) -> None:
+    """Whether the cluster's own messages about us reach the console; `log_to_driver` decides about workers' alone."""
+    from ray import _private  # Ray has no public name for it
+
+    _private.worker._worker_logs_enabled = may  # noqa: SLF001 -- as above
 
 
 def _logs() -> Path:

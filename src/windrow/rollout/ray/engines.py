@@ -34,6 +34,8 @@ ENGINE = "worker"
 BOARD = "board"
 AT_A_TIME = 16
 """Requests that begin before others have a word: orders do not wait for all that came together."""
+FORGET_S = 5.0
+"""How long an engine may take to forget a client."""
 CLOSE_S = 15.0
 """How long answers may take to end when their engine is closed."""
 PAUSES_S = (0.0, 0.1, 0.3, 1.0, 3.0)
@@ -382,9 +384,10 @@ class RayEngine:
         return said
 
     async def forget(self, client: str) -> None:
-        """A client of it is gone."""
-        with suppress(HostLost):
-            await self.remote.control(f"{BOARD}.forget", client)
+        """A client of it is gone; an engine that does not answer has nothing to forget for long."""
+        with suppress(HostLost, TimeoutError):
+            async with asyncio.timeout(FORGET_S):
+                await self.remote.insist(f"{BOARD}.forget", client)
 
     async def close(self) -> None:
         with suppress(HostLost):  # what is gone is closed
@@ -392,7 +395,7 @@ class RayEngine:
 
     async def _order(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- whatever it says
         with _as_lost(self.name):
-            return await self.remote.control(f"{ENGINE}.{method}", *arguments)
+            return await self.remote.insist(f"{ENGINE}.{method}", *arguments)
 
 
 @contextmanager

@@ -1,21 +1,29 @@
 """What a worker in a host sees of its queue: orders that are brought to it, and news that are fetched from it.
 
 Promises: both go in bulk and in order, and neither waits for the other. Bodies of trajectories leave beside the news,
-not in them. Times on the queue's clock are told on the host's clock, and the other way round.
+not in them. An episode that ends with something that no other process can be given has failed, and no other with it.
+Times on the queue's clock are told on the host's clock, and the other way round.
 """
 
 import asyncio
 from collections.abc import Sequence
 
-from windrow.errors import InternalError
-from windrow.rollout.orders import Lease, News, Order, Played, PlayedOut, Scored
+from ray import cloudpickle
+
+from windrow.errors import EnvError, InternalError, RewardError, WindrowError, blame, trace_of
+from windrow.rollout.orders import Broken, Lease, News, Order, Played, PlayedOut, Scored, Unscorable
 from windrow.rollout.ray.parcels import Bodies, Parcel, header, opened, stowed
 from windrow.rollout.trays import Forget, Job
 from windrow.trajectory import Trajectory
-from windrow.types import Value, but
+from windrow.types import Failed, Value, but
 
 Brought = Order | Job | Forget
 """What a queue has for those who play, and for those who score."""
+
+
+PLAIN = (str, int, float, bool, type(None))
+DEEPEST = 8
+"""How far we look into something to see that it is made of these."""
 
 
 class Mail(Value, frozen=True, kw_only=True, gc=True):
@@ -69,7 +77,7 @@ class Mailbox:
 
     async def report(self, news: Sequence[News]) -> None:
         """Leave news to be fetched."""
-        self._news.extend(news)
+        self._news.extend(_sendable(each) for each in news)
         self._some_news.set()
 
     # for the queue
@@ -138,6 +146,46 @@ class Mailbox:
             reward_began_at=trajectory.reward_began_at - self._ahead,
             reward_ended_at=trajectory.reward_ended_at - self._ahead,
         )
+
+
+def _sendable(news: News) -> News:
+    """The same news, or what is to be said of an episode that ended with something that cannot be sent."""
+    match news:
+        case Played(trajectory=played) | PlayedOut(trajectory=played):
+            error = _unsendable(played, EnvError, f"environment {played.task.tag!r} ended with info")
+            if error is not None:
+                return Broken(played.attempt, Failed("env", str(error), played.policy_tokens, trace_of(error)))
+        case Scored(job=job, trajectories=scored):
+            for each in scored:
+                error = _unsendable(each, RewardError, f"the reward of {each.task.tag!r} left info")
+                if error is not None:
+                    return Unscorable(job, str(error), trace_of(error))
+        case _:
+            pass
+    return news
+
+
+def _unsendable(trajectory: Trajectory, kind: type[WindrowError], whose: str) -> WindrowError | None:
+    """Why what an environment or a reward left with a trajectory cannot go to another process; None if it can."""
+    if _is_plain(trajectory.info):
+        return None
+    try:
+        with blame(kind, trajectory.attempt, whose, "that cannot be sent to another process"):
+            cloudpickle.dumps(trajectory.info)  # type: ignore[no-untyped-call]  # Ray has not typed it
+    except WindrowError as error:
+        return error
+    return None
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """It is made of text and numbers alone, so it can be sent; most is."""
+    if type(value) in PLAIN:
+        return True
+    if depth == DEEPEST:  # it may contain itself
+        return False
+    if isinstance(value, dict):
+        return type(value) is dict and all(type(key) in PLAIN and _is_plain(value[key], depth + 1) for key in value)
+    return type(value) in (list, tuple) and all(_is_plain(each, depth + 1) for each in value)  # type: ignore[attr-defined]
 
 
 def addressed(news: News, body: object) -> News:

@@ -2,14 +2,17 @@
 
 Promises: all schedulers of a cluster come to the same office, whichever process they are in, and it holds one queue for
 all of them. What a call raises there is raised here. A call that is cancelled here is cancelled there, before it ends
-here. A look (`status`, `metrics`, `ledger`) ends in bounded time.
+here, if the office answers within seconds. Whatever an office is asked for ends in bounded time, however it fares,
+but for batches, which take as long as they take: an office that does not do an order in the time that the order has
+counts as lost. One that does not let a scheduler leave is ended, and those who play with it.
 """
 
 import asyncio
 import inspect
+import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +28,9 @@ from windrow.engines.buckets import Shipment, ship
 from windrow.engines.protocol import Engine
 from windrow.errors import HostLost, Refused
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig
+from windrow.rollout.fleet import INTERRUPT_S, Patience
 from windrow.rollout.passes import Asked
+from windrow.rollout.queue import STOP_S
 from windrow.rollout.ray.engines import RayEngine
 from windrow.rollout.ray.parcels import opened
 from windrow.rollout.ray.players import Elsewhere
@@ -37,6 +42,8 @@ from windrow.types import Mode, Value, but
 if TYPE_CHECKING:
     from windrow.engines.protocol import Weights
 
+log = logging.getLogger(__name__)
+
 Send = Callable[..., Coroutine[Any, Any, Any]]
 """How a call goes to a host."""
 OFFICE = "office"
@@ -45,7 +52,36 @@ EARLY = 64
 LOOK_S = 30.0
 """How long a look may take."""
 SNAPSHOT_S = 600.0
-"""How long it may take to write everything down."""
+"""How long it may take to write everything down, or to read it."""
+OPEN_S = 120.0
+"""How long an office may take to be there."""
+GIVE_UP_S = 5.0
+"""How long an office may take to break something off."""
+MARGIN_S = 30.0
+"""By how much an order may take longer than all that it waits for."""
+
+
+class Limits(Value, frozen=True, kw_only=True):
+    """How long orders may take; an office that is well keeps them by itself."""
+
+    start_s: float
+    quiet_s: float
+    """To be quiet."""
+    hands_s: float
+    """Until an engine has carried out everything that it may have been told, and that was undone."""
+    leave_s: float
+
+
+def limits(config: RolloutConfig) -> Limits:
+    """What follows from the settings of a scheduler."""
+    patience = Patience(suspend_s=config.suspend_timeout_s, load_s=config.load_timeout_s)
+    quiet_s = patience.suspend_s + INTERRUPT_S
+    return Limits(
+        start_s=patience.start_s,
+        quiet_s=quiet_s + MARGIN_S,
+        hands_s=2 * (quiet_s + patience.load_s + patience.devices_s) + MARGIN_S,
+        leave_s=2 * STOP_S + patience.suspend_s + MARGIN_S,
+    )
 
 
 class Engines:
@@ -55,6 +91,11 @@ class Engines:
         self.name = name
         self.worker_config = config
         self.workers: dict[str, Engine] = {each: RayEngine(each, host) for each, host in hosts.items()}
+        self._hosts = hosts
+
+    def bury(self, engine: str) -> None:
+        """End the host of an engine that is lost, because it may only hang."""
+        self._hosts[engine].kill()
 
 
 class Wait(Value, frozen=True, gc=True):
@@ -68,7 +109,7 @@ class Office:
     """In its host: one queue, and a place at it for each mode."""
 
     def __init__(self, engines: Engines) -> None:
-        self._commons = Commons(engines, opened)
+        self._commons = Commons(engines, opened, engines.bury)
         self._places: dict[Mode, Tenancy] = {}
         self._waits: dict[str, Wait] = {}  # by ticket; all and only those that are under way
         self._given_up: deque[str] = deque(maxlen=EARLY)  # tickets of which nothing was known
@@ -133,16 +174,22 @@ class RemoteTenancy:
     ) -> None:
         self._office = office
         self._mode: Mode = mode
+        self._limits = limits(config)
+        self._start_s = self._limits.start_s  # what has to be started may take so long; 0 once it has
         self._has_left = False
         self._last_ledger: dict[Mode, Ledger] = {}  # what it was when we left
-        office.put(OFFICE, Office, engines).answer(within_s=LOOK_S)
-        office.look(f"{OFFICE}.move_in", mode, config, env, within_s=LOOK_S)
+        office.put(OFFICE, Office, engines).answer(within_s=OPEN_S)
+        office.look(f"{OFFICE}.move_in", mode, config, env, within_s=OPEN_S)
 
     async def ready(self) -> None:
-        await self._office.call(f"{OFFICE}.ready", self._mode)
+        async with self._within(self._start_s + MARGIN_S, "become ready"):
+            await self._office.call(f"{OFFICE}.ready", self._mode)
+        self._start_s = 0.0
 
     async def take(self, asked: Asked, n: int) -> Handover | None:
-        return await _opened(await self._ask("take", asked, n))
+        handed = await self._ask("take", asked, n)
+        self._start_s = 0.0
+        return await _opened(handed)
 
     async def take_group(self) -> Handover | None:
         return await _opened(await self._ask("take_group"))
@@ -151,7 +198,7 @@ class RemoteTenancy:
         await self._ask("mark_trained", batch_id)
 
     async def suspend(self) -> None:
-        await self._order("suspend")
+        await self._order("suspend", within_s=self._start_s + self._limits.quiet_s)
 
     async def resume(self) -> None:
         await self._order("resume")
@@ -178,9 +225,12 @@ class RemoteTenancy:
 
     async def leave(self) -> None:
         if not self._has_left:
-            with suppress(HostLost):  # what is gone has left
-                await self._order("leave")
-                self._last_ledger = await self._order("ledger")
+            try:
+                await self._order("leave", within_s=self._limits.leave_s)
+                self._last_ledger = await self._order("ledger", within_s=LOOK_S)
+            except HostLost as error:  # what is gone has left, and so has what is ended
+                log.warning("the %s scheduler leaves an office that is lost: %s", self._mode, error)
+                self._office.kill()
             self._has_left = True
 
     def snapshot(self) -> bytes:
@@ -188,7 +238,7 @@ class RemoteTenancy:
         return said
 
     def restore(self, snapshot: bytes) -> None:
-        self._look("restore", snapshot)
+        self._look("restore", snapshot, within_s=SNAPSHOT_S)
 
     def metrics(self) -> dict[str, float]:
         said: dict[str, float] = self._look("metrics")
@@ -203,7 +253,7 @@ class RemoteTenancy:
         return said
 
     async def survey(self) -> RolloutStatus:
-        said: RolloutStatus = await self._order("survey")
+        said: RolloutStatus = await self._order("survey", within_s=LOOK_S)
         return said
 
     def ledger(self) -> dict[Mode, Ledger]:
@@ -216,9 +266,23 @@ class RemoteTenancy:
         """Something that may take long."""
         return await self._waited(self._office.call, method, *arguments)
 
-    async def _order(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
+    async def _order(self, method: str, *arguments: object, within_s: float | None = None, **options: object) -> Any:  # noqa: ANN401 -- as above
         """Something that does not wait behind anything."""
-        return await self._waited(self._office.control, method, *arguments, **options)
+        async with self._within(self._start_s + self._limits.hands_s if within_s is None else within_s, method):
+            return await self._waited(self._office.control, method, *arguments, **options)
+
+    @asynccontextmanager
+    async def _within(self, limit_s: float, what: str) -> AsyncIterator[None]:
+        """An office that takes longer counts as lost."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            lost = f"host {self._office.name} did not {what} within {limit_s:g} s, so it counts as lost"
+            raise HostLost(lost) from error
 
     async def _waited(self, send: Send, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- as above
         """Whoever stops waiting has it given up there."""
@@ -226,12 +290,13 @@ class RemoteTenancy:
         try:
             return await send(f"{OFFICE}.wait", ticket, self._mode, method, *arguments, **options)
         except asyncio.CancelledError:
-            with suppress(HostLost):
-                await send(f"{OFFICE}.give_up", ticket)
+            with suppress(HostLost, TimeoutError):
+                async with asyncio.timeout(GIVE_UP_S):
+                    await send(f"{OFFICE}.give_up", ticket)
             raise
 
-    def _look(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- as above
-        return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=LOOK_S)
+    def _look(self, method: str, *arguments: object, within_s: float = LOOK_S) -> Any:  # noqa: ANN401 -- as above
+        return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=within_s)
 
 
 def _sent(version: int, weights: "Weights | None") -> "Path | Shipment | None":

@@ -24,10 +24,11 @@ from windrow.requests import Sampling
 from windrow.rewards.protocol import AnyReward
 from windrow.rollout.env_config import EnvKind, RewardLimits
 from windrow.rollout.episodes import EpisodeSettings
-from windrow.rollout.orders import Broken, News, Played, PlayedOut
+from windrow.rollout.orders import Broken, News, Played, PlayedOut, Scored, Unscorable
 from windrow.rollout.queue import GroupQueueManager
 from windrow.rollout.ray.engines import RayEngine, Way
 from windrow.rollout.ray.mail import Brought, Mail, Mailbox, addressed
+from windrow.rollout.ray.parcels import Parcel
 from windrow.rollout.reward_workers import RewardWorker
 from windrow.rollout.supervision import leaves
 from windrow.rollout.workers import EnvWorker, Sighting
@@ -40,6 +41,8 @@ PAUSE_S = 0.5
 """Before a host that died is started again; doubles with each death in a row."""
 DEATHS = 5
 """In a row, without any news between them, after which a host is not started again."""
+MOVE_IN_S = 600.0
+"""How long a host may take to be there and to hold its guest: some load large things."""
 END_S = 10.0
 """How long a host may take to close what is in play when everything is broken off."""
 SPREAD = {"scheduling_strategy": "SPREAD"}
@@ -204,9 +207,8 @@ class StandIn:
         host = start(self.name, **SPREAD)
         is_in = False
         try:
-            await self._move_in(host)
+            is_far = await self._moved_in(host)
             is_in = True
-            is_far = await host.call(f"{GUEST}.node") != _node()
             self._host = host
             async with asyncio.TaskGroup() as group:
                 group.create_task(host.call(f"{GUEST}.run"), name=f"work of {self.name}")
@@ -225,6 +227,18 @@ class StandIn:
             self._seen, self._seen_at = [], -inf
             await self._end(host, is_in=is_in)
         return lost[0] if lost else None
+
+    async def _moved_in(self, host: Remote) -> bool:
+        """Have a host hold the guest, in bounded time; says whether it is on another node."""
+        limit = asyncio.timeout(MOVE_IN_S)
+        try:
+            async with limit:
+                await self._move_in(host)
+                return bool(await host.call(f"{GUEST}.node") != _node())
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise HostLost(f"host {self.name} was not ready within {MOVE_IN_S:g} s") from error
 
     async def _end(self, host: Remote, *, is_in: bool) -> None:
         """End a host; whatever its guest still holds is closed before, in bounded time."""
@@ -284,7 +298,7 @@ class StandIn:
         """
         while True:
             await self._wanted.wait()
-            self._seen = await host.control(f"{GUEST}.sightings")
+            self._seen = await host.insist(f"{GUEST}.sightings")
             self._seen_at = _now()
             self._wanted.clear()
             self._looked.set()
@@ -349,8 +363,9 @@ class RayPlayer(StandIn):
 
     async def _bereave(self, why: str) -> None:
         await self._queue.leave(self.name, why)
-        for engine in self._engines:
-            await engine.forget(self.name)
+        async with asyncio.TaskGroup() as group:
+            for engine in self._engines:
+                group.create_task(engine.forget(self.name), name=f"{engine.name} forgets {self.name}")
 
 
 class RayScorer(StandIn):
@@ -409,9 +424,11 @@ def _brought_here(body: Any) -> str:  # noqa: ANN401 -- Ray's references have no
 
 
 def _lost(news: News, why: str) -> News:
-    """What is to be said of an episode whose tokens are lost."""
+    """What is to be said of an episode whose tokens are lost; what was scored may have its tokens elsewhere."""
     if isinstance(news, Played | PlayedOut):
         return Broken(news.trajectory.attempt, Failed("worker", why, news.trajectory.policy_tokens))
+    if isinstance(news, Scored) and any(isinstance(each, Parcel) and each.body is None for each in news.trajectories):
+        return Unscorable(news.job, why)
     return news
 
 
