@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import ray
 
 from windrow.bench import on_ray
 from windrow.bench.usual_layout import Usual
@@ -23,14 +24,16 @@ def test_both_layouts_collect_in_turns_and_are_compared():
 
 
 def test_the_usual_layout_stands_still_while_it_is_paused():
+    """Nobody is given an episode until the next batch is asked for."""
+
     async def main() -> None:
         async with Usual(8, turns=2, said=4, width=32, clients=2, engines=2) as layout:
             assert await layout.collect(16) == 16
             await layout.pause()
-            await asyncio.sleep(1.0)
-            before = await layout._queue.done.remote()
-            await asyncio.sleep(0.5)
-            assert await layout._queue.done.remote() == before
+            lease = layout._queue.lease.remote()
+            assert ray.wait([lease], timeout=0.5) == ([], [lease])
+            assert await layout.collect(8) == 8
+            assert await lease > 16
 
     asyncio.run(main())
 
