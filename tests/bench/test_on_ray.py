@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-import ray
 
 from windrow.bench import on_ray
 from windrow.bench.usual_layout import Usual
@@ -25,6 +24,7 @@ def test_both_layouts_collect_in_turns_and_are_compared():
 
 def test_the_usual_layout_stands_still_while_it_is_paused():
     """Nobody is given an episode until the next batch is asked for."""
+    import ray
 
     async def main() -> None:
         async with Usual(8, turns=2, said=4, width=32, clients=2, engines=2) as layout:

@@ -68,7 +68,10 @@ def _opened_ground(file: "TrainFile", out: Output) -> "Ground":
 
     if file.runtime == "ray":
         out.say(f"joining the Ray cluster at {file.ray.address}" if file.ray.address else "starting Ray")
-    return open_ground(file)
+    ground = open_ground(file)
+    if file.ray.address and ground.address is not None:
+        out.say(f"joined {ground.address}")
+    return ground
 
 
 def _placed(file: "TrainFile", out: Output) -> tuple["TrainFile", list[str]]:
