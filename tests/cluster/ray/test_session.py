@@ -88,6 +88,6 @@ def test_a_cluster_that_cannot_be_joined_is_told_with_the_way_out(error: Excepti
     monkeypatch.setattr(session, "knock", lambda _: "10.0.0.1:6379")
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(
-        ConfigError, match="the Ray cluster at 10.0.0.1:6379 cannot be joined: .*the same Python and Ray"
+        ConfigError, match=r"the Ray cluster at 10.0.0.1:6379 cannot be joined: .*the same Python and Ray"
     ):
         session._join("auto")
