@@ -1,6 +1,7 @@
 """Who plays in a run."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -8,6 +9,8 @@ from windrow.cluster.local import Cluster, EngineConfig, ResourceManager
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
+from windrow.engines.torch.spells import Activity
+from windrow.errors import HostLost
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.rollout.sharing import InferCluster
@@ -42,6 +45,16 @@ class Playing:
             return sum(float(host.look("worker.counters", within_s=LOOK_S).busy_s) for host in hosts)
         engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
         return sum(engine.counters().busy_s for engine in engines)
+
+    def activity(self) -> dict[str, Activity]:
+        """What each engine has done, by name; engines that are lost are left out."""
+        if self._cluster.runtime != "ray":
+            return {name: engine.activity() for name, engine in self._cluster.workers.items()}  # type: ignore[attr-defined]  # made below
+        found: dict[str, Activity] = {}
+        for name, host in self._cluster.hosts.items():
+            with suppress(HostLost):
+                found[name] = host.look("worker.activity", within_s=LOOK_S)
+        return found
 
     async def close(self) -> None:
         """End them; a second time does nothing."""

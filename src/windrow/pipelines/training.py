@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
+from windrow.engines.torch.spells import Activity
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
 from windrow.pipelines.evaluation import evaluate
@@ -92,9 +93,10 @@ class Training:
         self._untrained: int | None = None  # the batch that was handed out last, until it counts as trained
         self._noted: dict[str, float] = {}  # numbers that belong to the step that is reported next
         self._asked_for = self._first  # the step of the last batch
-        self._shrunk_at: float | None = None  # since when engines have lent their devices
-        self._timeline = Timeline(lent_engines(file.layout))
-        self._turns = Turns(file.layout.shared)
+        self._lent_at: float | None = None  # since when engines have lent their devices
+        lent = lent_engines(file.layout)
+        self._timeline = Timeline(lent)
+        self._turns = Turns(file.layout.shared, lent, self._look)
         self._pace = 0.0  # seconds per step
         self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
@@ -121,7 +123,7 @@ class Training:
         made = self._learning
         # a run that goes on gives them its weights first
         self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
-        self._playing.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]
+        self._playing.rollouts.listeners += [self._problems.train_on, self._record]
         self._playing.held_out.listeners.append(self._problems.validate_on)
         if self._checkpoint is not None:
             self._playing.rollouts.restore(self._checkpoint.path("scheduler").read_bytes())
@@ -217,6 +219,7 @@ class Training:
     async def estimate(self, batch: DataProto) -> DataProto:
         """How good each token was, with whatever that takes: a reference, values, the trainer's own numbers."""
         self._doing = "estimating"
+        self._turns.check("training")
         self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)
 
@@ -225,8 +228,10 @@ class Training:
         self._doing = "training"
         self._turns.check("training")
         metrics = await self._off_loop(self._learning.train, batch)
+        await self._turns.check_quiet()
         self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._timeline.note("training", self._learn_began, time.monotonic())
+        await self._note_activity()
         self._at = step + 1
         self._report(step, batch, metrics)
 
@@ -234,19 +239,20 @@ class Training:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
         layout = self.file.layout
         if layout.kind == "overlapping":
-            self._shrunk_at = _now()
             self._note(await self._playing.rollouts.shrink_sampler([*layout.shared]))
         elif layout.kind == "colocated":
             await self._playing.rollouts.suspend()
         await self._turns.hand_to("training")
+        self._lent_at = _now()
 
     async def expand(self) -> None:
         """Generation takes them again; after a pause the next batch wakes it."""
+        if self._lent_at is not None:
+            self._timeline.note("lent", self._lent_at, _now())
         await self._turns.hand_to("generation")
-        if self._shrunk_at is not None:
+        if self._lent_at is not None and self.file.layout.kind == "overlapping":
             self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
-            self._timeline.note("lent", self._shrunk_at, _now())
-            self._shrunk_at = None
+        self._lent_at = None
 
     async def outcome(self) -> Outcome:
         """What it came to; whatever was saved last is the whole of it."""
@@ -256,6 +262,7 @@ class Training:
         if not self._is_saved(self._at):
             await self._save(self._at)
         seconds = time.monotonic() - self._began
+        await self._note_activity()
         await self._playing.close()
         return Outcome(
             before=self._curve[0],
@@ -285,6 +292,14 @@ class Training:
     def _playing(self) -> Playing:
         assert self._players is not None, "enter the run first"
         return self._players
+
+    async def _look(self) -> Mapping[str, Activity]:
+        """What the engines have done so far."""
+        return await self._off_loop(self._playing.activity)
+
+    async def _note_activity(self) -> None:
+        asked = _now()
+        self._timeline.look(await self._look(), asked, _now())
 
     def _estimate(self, batch: DataProto) -> DataProto:
         train = self.file.train

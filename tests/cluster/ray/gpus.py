@@ -6,6 +6,7 @@ Prints one line of JSON: which GPUs each worker saw.
 import json
 import logging
 import os
+from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster as Nodes
@@ -14,7 +15,7 @@ from windrow import Cluster, Dispatch, Worker, register
 from windrow.cluster.local import WorkerConfig
 from windrow.cluster.ray.resources import RayResourceManager
 
-SMALL = {"object_store_memory": 128 << 20}
+SMALL: dict[str, Any] = {"object_store_memory": 128 << 20}
 
 
 class Looker(Worker[WorkerConfig]):
