@@ -15,7 +15,13 @@ from tests.cli.given import Windrow
 from tests.cli.test_interrupt import interrupted
 from tests.pipelines.kit import LESSON, exact, losses, small
 
+from windrow.cli.output import Output
+from windrow.cli.train import _opened_ground
+from windrow.cluster.local import ResourceManager
+from windrow.cluster.ray.session import RayConfig, Session
+from windrow.pipelines import grounds
 from windrow.pipelines.config import Agentic
+from windrow.pipelines.grounds import Ground
 from windrow.store.run import RunFolder
 from windrow.types import but, to_plain
 
@@ -151,3 +157,12 @@ def _run_with_steps(folder: Path, steps: int) -> Path:
                 return run
         sleep(0.01)
     raise AssertionError(f"no {steps} steps within {PATIENCE_S:g} s in {folder}")
+
+
+def test_what_auto_has_found_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    found = Session(started=False, connected=False, logs=Path(), address="10.0.0.7:6379")
+    monkeypatch.setattr(grounds, "open_ground", lambda _: Ground(ResourceManager(1), found))
+    joined = but(small(), runtime="ray", ray=RayConfig(address="auto"))
+    _opened_ground(joined, Output())
+    said = capsys.readouterr()
+    assert "joined 10.0.0.7:6379" in said.out + said.err

@@ -1,5 +1,7 @@
 """Device mappings: every form that people write, and whatever else is refused without being evaluated."""
 
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ DEVICES = st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True)
     ("text", "devices"),
     [
         ("0", (0,)),
+        (3, (3,)),
         ("0-3", (0, 1, 2, 3)),
         (" 0 - 3 , 6 ", (0, 1, 2, 3, 6)),
         ("6,0-1", (6, 0, 1)),
@@ -157,3 +160,10 @@ def test_a_logical_device_is_the_gpu_of_its_number(device: str, mapped: tuple[in
 def test_every_trainer_has_devices_of_its_own():
     assert Layout(infer=(0,), train=(2, 3, 4, 5), train_each=2).trainers == [(2, 3), (4, 5)]
     assert Layout(infer=(0,), train=()).trainers == []
+
+
+@pytest.mark.parametrize("text", ["[0x1for]", r"['\d']", "1if 1else 2"])
+def test_what_is_odd_is_refused_without_a_warning_of_the_parser(text: str):
+    with warnings.catch_warnings(record=True, action="always") as leaked, pytest.raises(ConfigError):
+        parse_devices(text)
+    assert leaked == []

@@ -38,11 +38,18 @@ def test_nothing_said_is_generation_on_all_devices_and_training_apart(tmp_path: 
         ("[2, 3]", "list(range(0, 2))", "disjoint", ()),
         ("[0, 1, 2, 3]", "'1'", "overlapping", (1,)),
         ("null", "0-1", "overlapping", (0, 1)),
+        ("0-1", "0", "overlapping", (0,)),
     ],
 )
 def test_two_mappings_make_a_layout(infer: str, train: str, kind: str, shared: tuple[int, ...], tmp_path: Path):
     layout = a_file(tmp_path, "devices=4", f"{INFER}={infer}", f"{TRAIN}={train}").layout
     assert (layout.kind, layout.shared) == (kind, shared)
+
+
+@pytest.mark.parametrize(("runtime", "players"), [("ray", 6), ("local", 1)])
+def test_validation_on_ray_has_as_many_players_as_training(runtime: str, players: int, tmp_path: Path):
+    file = a_file(tmp_path, f"runtime={runtime}", "rollout.train_env_manager.num_workers=6")
+    assert file.collecting.val_env_manager.num_workers == players
 
 
 def test_training_on_all_devices_of_generation_works_with_a_bound_too(tmp_path: Path):
@@ -64,7 +71,12 @@ def test_a_file_that_leaves_it_to_a_plan_is_read_and_has_no_layout_yet(tmp_path:
         ([f"{INFER}=0,0"], "roles.actor_infer.device_mapping names device 0 twice"),
         ([f"{INFER}=__import__('os')"], "read, not evaluated"),
         (["devices=3", "roles.actor_infer.devices_per_worker=2"], "3 devices cannot be shared out by devices_per_w"),
-        (["roles.actor_train.devices_per_worker=2", f"{TRAIN}=[0]"], "map 2 or 4 devices"),
+        (["roles.actor_train.devices_per_worker=2", f"{TRAIN}=[0]"], "map 2 devices, or change"),
+        (["devices=4", "roles.actor_infer.devices_per_worker=3"], "map 3 devices, or change"),
+        (["roles.actor_infer.devices_per_worker=3"], "raise devices to 3, or change"),
+        (["train.tensor_parallel=2"], "there is no train.tensor_parallel; .*sharded data parallelism .*train.proc"),
+        (["train.pipeline_parallel=2"], "there is no train.pipeline_parallel; .*sharded data parallelism"),
+        (["name=12"], r"got 12; the shell takes quotes away, so write \"name='12'\""),
         (["devices=4", "roles.actor_infer.devices_per_worker=2", f"{TRAIN}=[1]"], "takes devices 1 of the engine on"),
         ([f"{TRAIN}=0-1", "train.processes=1"], "set train.processes to 2, or to 0"),
         (["roles.critic.device_mapping=[0]"], "roles.critic has a device_mapping, but there is none without"),
@@ -80,7 +92,8 @@ def test_a_file_that_leaves_it_to_a_plan_is_read_and_has_no_layout_yet(tmp_path:
         ),
         (["validate.how=aside", "validate.engines=2"], "sets 2 of 2 engines aside, so that none is left"),
         (["validate.how=aside", f"{TRAIN}=[0]"], "sets 1 of 2 engines aside and training borrows 1"),
-        ([f"{TRAIN}=4"], "must be"),
+        ([f"{TRAIN}=4"], "devices 4 do not exist"),
+        ([f"{TRAIN}=1.5"], "must be"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_read(overrides: list[str], says: str, tmp_path: Path):

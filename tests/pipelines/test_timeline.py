@@ -2,43 +2,62 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rollout.given_trajectories import trajectory
 
-from windrow.pipelines.timeline import STEPS, Span, Timeline, merged, without
-from windrow.types import but
+from windrow.engines.torch.spells import PAUSE_S, Activity, Spells
+from windrow.pipelines.timeline import STEPS, Span, Timeline, collisions, merged
 
 intervals = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 
 
-@given(intervals, intervals)
-def test_times_are_counted_once_and_holes_are_holes(busy: list[tuple[int, int]], holes: list[tuple[int, int]]):
+@given(intervals)
+def test_times_are_counted_once(busy: list[tuple[int, int]]):
     seconds = {second for begin, end in busy for second in range(begin, end)}
-    gone = {second for begin, end in holes for second in range(begin, end)}
-    left = [*without(merged(busy), holes)]
-    found = [second for begin, end in left for second in range(int(begin), int(end))]
-    assert sorted(found) == sorted(seconds - gone)
+    found = [second for begin, end in merged(busy) for second in range(int(begin), int(end))]
+    assert found == sorted(seconds)
 
 
-def played(engine: str, begin: float, end: float):
-    return but(trajectory(), engines=(engine,), began_at=begin, ended_at=end)
+def worked(*spells: tuple[float, float], now: float = 20.0) -> Activity:
+    return Activity(now=now, forwards=0, tokens=0, spells=spells)
 
 
-def test_an_engine_that_was_lent_is_not_playing_meanwhile():
+def test_an_engine_is_busy_when_it_says_so_even_while_its_device_is_lent():
     line = Timeline(lent=["engine-0"])
-    line.batch([played("engine-0", 0.0, 10.0), played("engine-1", 0.0, 10.0)])
     line.note("lent", 4.0, 6.0)
     line.note("training", 4.0, 6.0)
+    line.look({"engine-0": worked((0.0, 4.0), (5.0, 10.0)), "engine-1": worked((0.0, 10.0))}, 20.0, 20.0)
     assert line.spans() == [
         Span("engine-0", "playing", 0.0, 4.0),
         Span("engine-0", "lent", 4.0, 6.0),
-        Span("engine-0", "playing", 6.0, 10.0),
+        Span("engine-0", "playing", 5.0, 10.0),
         Span("engine-1", "playing", 0.0, 10.0),
         Span("training", "training", 4.0, 6.0),
     ]
+    assert collisions(line.spans()) == [
+        (Span("engine-0", "lent", 4.0, 6.0), Span("engine-0", "playing", 5.0, 10.0)),
+    ]
+
+
+def test_what_is_told_twice_counts_once_and_a_clock_elsewhere_is_read_as_ours():
+    line = Timeline(lent=[])
+    line.look({"engine-0": worked((1008.0, 1009.0), now=1010.0)}, 9.0, 11.0)
+    line.look({"engine-0": worked((1008.0, 1012.0), (1015.0, 1016.0), now=1020.0)}, 19.0, 21.0)
+    assert [(span.begin, span.end) for span in line.spans()] == [(8.0, 12.0), (15.0, 16.0)]
 
 
 def test_what_is_old_is_forgotten():
     line = Timeline(lent=[])
     for step in range(3 * STEPS):
-        line.batch([played("engine-0", 2.0 * step, 2.0 * step + 1)])
+        line.look(
+            {"engine-0": worked((2.0 * step, 2.0 * step + 1), now=2.0 * step + 1)}, 2.0 * step + 1, 2.0 * step + 1
+        )
     assert len(line.spans()) == STEPS
+
+
+def test_a_spell_ends_with_a_pause_or_at_the_gate():
+    spells = Spells()
+    spells.note(0.0, 1.0)
+    spells.note(1.0 + PAUSE_S / 2, 2.0)
+    spells.note(3.0, 4.0)
+    spells.cut()
+    spells.note(4.0, 5.0)
+    assert spells.told() == ((0.0, 2.0), (3.0, 4.0), (4.0, 5.0))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windrow.pipelines.timeline import Span
 
-COLOURS = {"playing": "#1f6f54", "training": "#c0504d", "lent": "#e6c9c7", "weights": "#4f6d9a"}
+COLOURS = {"lent": "#e6c9c7", "playing": "#1f6f54", "training": "#c0504d", "weights": "#4f6d9a"}
+"""In the order in which they are drawn: whoever plays on what is lent is seen."""
 
 
 def draw_timeline(path: Path, spans: "Sequence[Span]", title: str) -> Path | None:

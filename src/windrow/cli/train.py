@@ -110,6 +110,8 @@ def _opened_ground(file: "TrainFile", out: Output) -> "Ground":
     ground = open_ground(file)
     if ground.logs is not None:
         out.say(f"Ray's own logs: {ground.logs}")
+    if file.ray.address and ground.address is not None:
+        out.say(f"joined {ground.address}")
     return ground
 
 

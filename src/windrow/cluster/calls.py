@@ -91,8 +91,8 @@ class Call:
         until_own = None if own is None else self._began + own
         until = None if timeout is None else time.monotonic() + timeout
         if until is None or (until_own is not None and until_own <= until):
-            return _Limit(seconds=own, until=until_own)
-        return _Limit(seconds=timeout, until=until)
+            return _Limit(seconds=own, until=until_own, way_out="raise its timeout_s if it needs longer")
+        return _Limit(seconds=timeout, until=until, way_out="the call goes on, so give result more time or ask again")
 
     def _should_wait_for_news(self) -> bool:
         troubles = self._troubles()
@@ -113,7 +113,7 @@ class Call:
         if late:
             raise TimeoutError(
                 f"{self._order.method}: worker {', '.join(late)} has not answered within {limit.seconds:g} s; "
-                f"raise its timeout_s if it needs longer"
+                f"{limit.way_out}"
             )
         return self._put_together([self._futures[name].result() for name in self._order.wanted])
 
@@ -128,6 +128,8 @@ class _Limit(Value, frozen=True, kw_only=True):
 
     seconds: float | None
     until: float | None
+    way_out: str
+    """Whose limit it is, and what can be done about it."""
 
     def left(self) -> float | None:
         return None if self.until is None else max(0.0, self.until - time.monotonic())

@@ -9,6 +9,7 @@ Whether a machine has these devices is not known here.
 
 import ast
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
@@ -67,9 +68,9 @@ class Layout(Value, frozen=True, kw_only=True):
         return f"{self.kind}: generation on {spelled(self.infer)}, {train}"
 
 
-def parse_devices(spec: Sequence[int] | str, named: str = "device_mapping") -> tuple[int, ...]:
-    """The devices that a list or a text names; `named` is what an error calls the setting."""
-    found = _parsed(spec, named) if isinstance(spec, str) else [*spec]
+def parse_devices(spec: Sequence[int] | str | int, named: str = "device_mapping") -> tuple[int, ...]:
+    """The devices that a list, a text or a number names; `named` is what an error calls the setting."""
+    found = _found(spec, named)
     for device in found:
         if type(device) is not int:
             raise ConfigError(f"{named}: a device is a number, got {_echo(device)}; {FORMS}")
@@ -109,13 +110,25 @@ def spelled(devices: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def _found(spec: Sequence[int] | str | int, named: str) -> list[int]:
+    match spec:
+        case int():
+            return [spec]
+        case str():
+            return _parsed(spec, named)
+        case _:
+            return [*spec]
+
+
 def _parsed(text: str, named: str) -> list[int]:
     if len(text) > LONGEST_TEXT:
         raise ConfigError(f"{named} has {len(text)} characters, at most {LONGEST_TEXT} are read; use ranges")
     if PLAIN.fullmatch(text):
         return [device for item in text.split(",") for device in _item(item.strip(), text, named)]
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd is refused below, by name
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{named} cannot be read, got {_echo(text)}; {FORMS}") from error
     return _listed(tree, named)

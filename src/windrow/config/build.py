@@ -1,7 +1,7 @@
 """Building a model from what a user wrote, or saying in one line why that cannot be."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast
@@ -30,6 +30,7 @@ from windrow.nearest import did_you_mean, nearest
 M = TypeVar("M", bound=msgspec.Struct)
 
 DEFAULT = "default"
+QUOTES = "; put it in quotes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,15 @@ class Loaded(Generic[M]):
     """Dotted key to `file.yaml:LINE`, `command line` or `default`, for every setting of the value."""
 
 
-def load(path: str | Path | None, overrides: Iterable[str], model: type[M]) -> Loaded[M]:
-    """Read the file (None: defaults alone), apply the overrides in order, check and build the model."""
+def load(
+    path: str | Path | None, overrides: Iterable[str], model: type[M], refused: Mapping[str, str] | None = None
+) -> Loaded[M]:
+    """Read the file (None: defaults alone), apply the overrides in order, check and build the model.
+
+    `refused` says of settings that people look for and that there are not what there is instead, by dotted key.
+    """
     source = read(None if path is None else Path(path), overrides)
-    value = cast("M", _Builder(source, model).section(model, source.tree, (), None))
+    value = cast("M", _Builder(source, model, refused or {}).section(model, source.tree, (), None))
     origins = {setting.key: source.origin(setting.place) or DEFAULT for setting in describe(model, value)}
     return Loaded(value, origins)
 
@@ -52,9 +58,10 @@ def load(path: str | Path | None, overrides: Iterable[str], model: type[M]) -> L
 class _Builder:
     """Walks the model and what was written side by side, from the top."""
 
-    def __init__(self, source: Source, model: Section) -> None:
+    def __init__(self, source: Source, model: Section, refused: Mapping[str, str]) -> None:
         self._source = source
         self._model = model
+        self._refused = refused
 
     def section(self, section: Section, raw: dict[str, Raw], place: Place, default: object) -> msgspec.Struct:
         """The section as written; what is not written stays as it is in its default, if that has its form."""
@@ -131,7 +138,10 @@ class _Builder:
         try:
             return msgspec.convert(raw, kind)
         except msgspec.ValidationError:
-            raise self._wrong(place, wording(words), raw, _way_out(kind, raw)) from None
+            hint = _way_out(kind, raw)
+            if hint == QUOTES and self._source.is_override(place):
+                hint = f"; the shell takes quotes away, so write \"{dotted(place)}='{raw}'\""
+            raise self._wrong(place, wording(words), raw, hint) from None
 
     def _make(self, section: Section, values: dict[str, object], place: Place) -> msgspec.Struct:
         try:
@@ -151,6 +161,8 @@ class _Builder:
     def _unknown(self, place: Place, names: list[str]) -> NoReturn:
         """Refuse a key: the same word elsewhere is suggested, else the nearest in its section."""
         *around, name = place
+        if dotted(place) in self._refused:
+            raise self._source.error(place, f"there is no {dotted(place)}; {self._refused[dotted(place)]}")
         near = nearest(str(name), names)
         elsewhere = [setting for setting in describe(self._model) if setting.place[-1] == name]
         needs = [setting.when for setting in elsewhere if setting.place == place]
@@ -181,7 +193,7 @@ def _way_out(kind: Kind, raw: Raw) -> str:
     if isinstance(raw, str) and choices(kind):
         return _meant(raw, choices(kind))
     if isinstance(raw, bool | int | float) and _fits(kind, str(raw)):
-        return "; put it in quotes"
+        return QUOTES
     if isinstance(raw, str) and _fits(kind, raw, strict=False):
         return f"; did you mean {raw}, without quotes?"
     if isinstance(raw, float) and raw.is_integer() and _fits(kind, int(raw)):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from windrow.cluster.ray.session import knock
+from windrow.cluster.ray.addresses import AUTO, knock
 from windrow.doctor.findings import Finding
 from windrow.doctor.software import version_of
 from windrow.errors import ConfigError
@@ -71,14 +71,14 @@ def ray_package(version: str | None) -> Finding:
 
 
 def unreachable(address: str) -> Finding | None:
-    """A finding if nobody listens there; None if somebody does."""
+    """A finding if no Ray cluster answers there; None if one does."""
     try:
         knock(address)
     except ConfigError:
         advice = "write auto, or HOST:PORT as ray start --head shows it"
         return Finding("ray cluster", "bad", f"address {address!r}", advice)
     except OSError as error:
-        why = str(error.strerror or error).lower()
+        why = error.strerror.lower() if error.strerror else str(error)
         return Finding("ray cluster", "bad", f"{address} does not answer: {why}", "ray start --head on its first node")
     return None
 
@@ -146,7 +146,9 @@ def _looked_at(ray: Any, address: str) -> list[Finding]:  # noqa: ANN401 -- the 
         for node, each in zip(alive, seen, strict=True)
     ]
     total = ray.cluster_resources()
-    found = f"{address}: {len(alive)} nodes, CPU {total.get('CPU', 0):g}, GPU {total.get('GPU', 0):g}"
+    at = ray.get_runtime_context().gcs_address
+    named = f"{address} is {at}" if address == AUTO else address
+    found = f"{named}: {len(alive)} nodes, CPU {total.get('CPU', 0):g}, GPU {total.get('GPU', 0):g}"
     state = Finding("ray cluster", "ok", found)
     if dead:
         state = Finding("ray cluster", "warn", f"{found}; {dead} nodes have left", "start them again, or go on without")

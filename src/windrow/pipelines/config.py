@@ -27,6 +27,11 @@ LIKE_TRAINING = RolloutConfig().val_env_manager
 """Environments of validation that nobody has chosen."""
 
 
+SHARDED = "trainers share one model by sharded data parallelism (FSDP2) alone: set train.processes"
+REFUSED = {"train.tensor_parallel": SHARDED, "train.pipeline_parallel": SHARDED}
+"""Settings of other trainers, and what there is instead."""
+
+
 class WarmStart(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=True):
     """Learning from demonstrations, before anything is played."""
 
@@ -204,7 +209,7 @@ def read(path: str | Path, overrides: list[str]) -> Loaded[Agentic | Rlvr | Clon
         raise ConfigError(
             f"{path}: pipeline must be one of {known}, got {named!r}{did_you_mean(str(named), PIPELINES)}"
         )
-    loaded = load(path, overrides, PIPELINES[str(named)])
+    loaded = load(path, overrides, PIPELINES[str(named)], REFUSED)
     return Loaded(_located(loaded.value, Path(path).parent), loaded.origins)
 
 
@@ -219,13 +224,15 @@ def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> Rollou
     """Collection with the seed of the run, and with validation like training if nothing else was said."""
     val = rollout.val_env_manager
     if val == LIKE_TRAINING:
-        val = _held_out(rollout.train_env_manager, file.validate)
+        val = _held_out(rollout.train_env_manager, file)
     elif val.tasks is None and val.task_source is None and val.max_tasks is None:
         val = but(val, max_tasks=file.validate.tasks)  # a validation plays all tasks that there are
     return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks, pin_validation=True)
 
 
-def _held_out(env: EnvManagerConfig, validate: Validation) -> EnvManagerConfig:
+def _held_out(env: EnvManagerConfig, file: Common) -> EnvManagerConfig:
+    """On Ray by as many players as training has; in one process more of them would not be faster."""
+    validate = file.validate
     return but(
         env,
         group_size=1,
@@ -235,7 +242,7 @@ def _held_out(env: EnvManagerConfig, validate: Validation) -> EnvManagerConfig:
         tasks=None,
         max_tasks=validate.tasks,
         num_env_groups=min(validate.at_once, validate.tasks),
-        num_workers=1,
+        num_workers=env.num_workers if file.runtime == "ray" else 1,
     )
 
 

@@ -5,7 +5,6 @@ Promises: what is started for a run ends with it, however it ends; a Ray cluster
 
 from collections.abc import Mapping
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from windrow.cluster.local import ResourceManager
@@ -30,6 +29,11 @@ class Ground:
     def logs(self) -> "Path | None":
         """Where Ray's own logs are; None in this process."""
         return None if self._session is None else self._session.logs
+
+    @property
+    def address(self) -> str | None:
+        """Of the Ray cluster; None in this process."""
+        return None if self._session is None else self._session.address
 
     def trainers(self, layout: Layout) -> "Start":
         """What starts trainer processes on the devices of training."""
@@ -66,13 +70,12 @@ def open_ground(file: Agentic | Rlvr | Cloning) -> Ground:
     """What a file asks for; on Ray that takes some seconds."""
     if file.runtime == "local":
         return Ground(ResourceManager(file.devices))
-    from windrow.cluster.ray.resources import RayResourceManager, alive_nodes
+    from windrow.cluster.ray.resources import RayResourceManager
     from windrow.cluster.ray.session import connect
 
     session = connect(file.ray, file.devices)
     try:
-        on_each = ceil(file.devices / len(alive_nodes()))
-        return Ground(RayResourceManager(on_each), session)
+        return Ground(RayResourceManager(num_devices=file.devices), session)
     except BaseException:
         session.close()
         raise

@@ -16,14 +16,14 @@ AUTO = "auto"
 RoleName = Literal["actor_infer", "actor_train", "reference", "critic", "reward"]
 ROLES: tuple[RoleName, ...] = get_args(RoleName)
 
-Mapping = tuple[int, ...] | str | None
+Mapping = tuple[int, ...] | str | int | None
 
 
 class Role(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where one role sits."""
 
     device_mapping: Annotated[
-        Mapping, Meta(description="its devices: a list, 0-3,6, list(range(0, 4)), or auto: as windrow plan would")
+        Mapping, Meta(description="its devices: a list, 0, 0-3,6, list(range(0, 4)), or auto: as windrow plan would")
     ] = None
 
 
@@ -147,10 +147,12 @@ def _check_divides(name: str, mapping: tuple[int, ...] | None, each: int, device
         return
     mapping = tuple(range(devices)) if mapping is None else mapping
     if len(mapping) % each:
-        fitting = len(mapping) // each * each or each
+        below = len(mapping) // each * each
+        fitting = [str(count) for count in (below, below + each) if 0 < count <= devices]
+        way_out = f"map {' or '.join(fitting)} devices" if fitting else f"raise devices to {each}"
         raise ConfigError(
             f"roles.{name}: {len(mapping)} devices cannot be shared out by devices_per_worker {each}; "
-            f"map {fitting} or {fitting + each} devices, or change devices_per_worker"
+            f"{way_out}, or change devices_per_worker"
         )
 
 

@@ -15,6 +15,7 @@ from windrow.cluster.worker import Runtime
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
+from windrow.engines.torch.spells import Activity
 from windrow.errors import HostLost
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.pipelines.serving import ServerMaker
@@ -72,6 +73,18 @@ class Playing:
         with suppress(HostLost, TimeoutError):  # it is as it was
             async with asyncio.timeout(LOOK_S):
                 self._busy_s[name] = float((await host.insist("worker.counters")).busy_s)
+
+    def activity(self) -> dict[str, Activity]:
+        """What each engine has done, by name; engines that are lost are left out."""
+        if self._first is not None:
+            return {}  # servers do not say
+        if self._cluster.runtime != "ray":
+            return {name: engine.activity() for name, engine in self._cluster.workers.items()}  # type: ignore[attr-defined]  # made below
+        found: dict[str, Activity] = {}
+        for name, host in self._cluster.hosts.items():
+            with suppress(HostLost, TimeoutError):
+                found[name] = host.look("worker.activity", within_s=LOOK_S)
+        return found
 
     async def close(self) -> None:
         """End them; a second time does nothing."""

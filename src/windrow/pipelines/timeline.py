@@ -1,14 +1,14 @@
 """Who used which device when, over the last steps of a run.
 
-Promises: it costs a few numbers per trajectory and forgets what is old. An engine counts as busy while an episode that
-it sampled for was played, apart from the time in which its devices were lent to training.
+Promises: an engine is busy when it says that it computed, whatever it should have done; so an engine that computes on
+devices while they are lent to training is seen twice at the same time. What is old is forgotten.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from windrow.trajectory import Trajectory
+from windrow.engines.torch.spells import Activity
 from windrow.types import Value
 
 STEPS = 12
@@ -34,33 +34,40 @@ class Timeline:
         """`lent` names the engines whose devices training shares."""
         self._lent = [*lent]
         self._spans: deque[Span] = deque(maxlen=STEPS * 4)
-        self._played: deque[Mapping[str, list[Interval]]] = deque(maxlen=STEPS)
+        self._played: dict[str, list[Interval]] = {}  # by engine, in order and without overlaps
+        self._looks: deque[float] = deque(maxlen=STEPS + 1)
 
     def note(self, use: Use, begin: float, end: float) -> None:
         """Something other than playing was done."""
         lanes = self._lent if use == "lent" else [use]
         self._spans.extend(Span(lane, use, begin, end) for lane in lanes)
 
-    def batch(self, trajectories: Sequence[Trajectory]) -> None:
-        """A step's batch was handed out."""
-        played: dict[str, list[Interval]] = {}
-        for trajectory in trajectories:
-            for engine in {*trajectory.engines}:
-                played.setdefault(engine, []).append((trajectory.began_at, trajectory.ended_at))
-        self._played.append({engine: merged(intervals) for engine, intervals in played.items()})
+    def look(self, engines: Mapping[str, Activity], asked: float, heard: float) -> None:
+        """What engines have told between two moments, once in a step; the same may be told again."""
+        self._looks.append(heard)
+        oldest = self._looks[0] if len(self._looks) > STEPS else float("-inf")
+        for name, activity in engines.items():
+            is_ours = asked <= activity.now <= heard  # else it is the clock of another machine
+            behind = 0.0 if is_ours else (asked + heard) / 2 - activity.now
+            told = [(begin + behind, end + behind) for begin, end in activity.spells]
+            known = merged([*self._played.get(name, ()), *told])
+            self._played[name] = [each for each in known if each[1] > oldest]
 
     def spans(self) -> list[Span]:
-        """Everything that is remembered, without overlaps in a lane."""
-        found = [*self._spans]
-        away = {
-            lane: [(span.begin, span.end) for span in found if span.use == "lent" and span.lane == lane]
-            for lane in self._lent
-        }
-        engines = sorted({engine for step in self._played for engine in step})
-        for engine in engines:
-            busy = merged(interval for step in self._played for interval in step.get(engine, ()))
-            found += [Span(engine, "playing", *left) for left in without(busy, away.get(engine, ()))]
-        return sorted(found, key=lambda span: (span.lane, span.begin))
+        """Everything that is remembered."""
+        played = [Span(name, "playing", *spell) for name, spells in self._played.items() for spell in spells]
+        return sorted([*self._spans, *played], key=lambda span: (span.lane, span.begin))
+
+
+def collisions(spans: Sequence[Span]) -> list[tuple[Span, Span]]:
+    """All pairs of a lane that was lent and played at the same time."""
+    return [
+        (lent, playing)
+        for lent in spans
+        for playing in spans
+        if (lent.use, playing.use) == ("lent", "playing") and lent.lane == playing.lane
+        if lent.begin < playing.end and playing.begin < lent.end
+    ]
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
@@ -72,17 +79,3 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             found.append((begin, end))
     return found
-
-
-def without(intervals: Sequence[Interval], holes: Sequence[Interval]) -> Iterator[Interval]:
-    """What is left of some times when others are taken out."""
-    for start, end in intervals:
-        begin = start
-        for first, last in sorted(holes):
-            if last <= begin or first >= end:
-                continue
-            if first > begin:
-                yield begin, first
-            begin = max(begin, last)
-        if begin < end:
-            yield begin, end

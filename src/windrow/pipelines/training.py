@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
+from windrow.engines.torch.spells import Activity
 from windrow.errors import Refused, WindrowError
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
@@ -103,9 +104,11 @@ class Training:
         self._untrained: int | None = None  # the batch that was handed out last, until it counts as trained
         self._noted: dict[str, float] = {}  # numbers that belong to the step that is reported next
         self._asked_for = self._first  # the step of the last batch
-        self._shrunk_at: float | None = None  # since when engines have lent their devices
-        self._timeline = Timeline(lent_engines(file.layout))
-        self._turns = Turns(file.layout.shared)
+        self._lent_at: float | None = None  # since when engines have lent their devices
+        self._is_shrunk = False  # and not merely paused
+        lent = lent_engines(file.layout)
+        self._timeline = Timeline(lent)
+        self._turns = Turns(file.layout.shared, lent, self._look)
         self._pace = 0.0  # seconds per step
         self._began = self._step_began = self._learn_began = time.monotonic()
         self._busy = 0.0  # seconds that the engines had computed at the last look
@@ -132,7 +135,7 @@ class Training:
         # a run that goes on gives them its weights first
         players = self._players = playing(file, made.model, made.codec, 0, self._ground.devices)
         opened.push_async_callback(players.close)
-        players.rollouts.listeners += [self._problems.train_on, self._record, self._timeline.batch]
+        players.rollouts.listeners += [self._problems.train_on, self._record]
         players.held_out.listeners.append(self._problems.validate_on)
         self._validating = Validating(file, players, self.run.checkpoints, self._watcher, self._measured)
         opened.push_async_callback(self._validating.end)
@@ -214,6 +217,7 @@ class Training:
     async def estimate(self, batch: DataProto) -> DataProto:
         """How good each token was, with whatever that takes: a reference, values, and what the engine said of it."""
         self._doing = "estimating"
+        self._turns.check("training")
         self._learn_began = time.monotonic()
         return await self._off_loop(self._estimate, batch)
 
@@ -222,8 +226,10 @@ class Training:
         self._doing = "training"
         self._turns.check("training")
         metrics = await self._off_loop(self._learning.train, batch)
+        await self._turns.check_quiet()
         self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._timeline.note("training", self._learn_began, time.monotonic())
+        await self._note_activity()
         self._at = step + 1
         self._report(step, batch, metrics, await self._playing.busy_seconds())
 
@@ -231,18 +237,21 @@ class Training:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
         layout = self.file.layout
         if layout.kind == "overlapping":
-            await self._lend(layout.shared)
+            self._is_shrunk = await self._lend(layout.shared)
         elif layout.kind == "colocated":
             await self._playing.rollouts.suspend()
         await self._turns.hand_to("training")
+        self._lent_at = _now()
 
     async def expand(self) -> None:
         """Generation takes them again; after a pause the next batch wakes it."""
+        if self._lent_at is not None:
+            self._timeline.note("lent", self._lent_at, _now())
+            self._lent_at = None
         await self._turns.hand_to("generation")
-        if self._shrunk_at is not None:
+        if self._is_shrunk:
+            self._is_shrunk = False
             self._note(await self._playing.rollouts.expand_sampler([*self.file.layout.shared]))
-            self._timeline.note("lent", self._shrunk_at, _now())
-            self._shrunk_at = None
 
     async def outcome(self) -> Outcome:
         """What it came to; whatever was saved last is the whole of it."""
@@ -255,6 +264,7 @@ class Training:
         if not self._is_saved(self._at):
             await self._save(self._at)
         seconds = time.monotonic() - self._began
+        await self._note_activity()
         await self._playing.close()
         curve = tuple(self._validating.curve)
         return Outcome(
@@ -290,9 +300,9 @@ class Training:
         assert self._players is not None, "enter the run first"
         return self._players
 
-    async def _lend(self, devices: Sequence[int]) -> None:
-        """Engines on these devices give them up; if all others are lost, generation pauses instead."""
-        rollouts, began = self._playing.rollouts, _now()
+    async def _lend(self, devices: Sequence[int]) -> bool:
+        """Engines on these devices give them up; if all others are lost, generation pauses instead, and it is false."""
+        rollouts = self._playing.rollouts
         try:
             self._note(await rollouts.shrink_sampler([*devices]))
         except Refused as error:
@@ -300,8 +310,16 @@ class Training:
                 raise
             log.warning("generation pauses while training has the devices: %s", error)
             await rollouts.suspend()
-        else:
-            self._shrunk_at = began
+            return False
+        return True
+
+    async def _look(self) -> Mapping[str, Activity]:
+        """What the engines have done so far."""
+        return await self._off_loop(self._playing.activity)
+
+    async def _note_activity(self) -> None:
+        asked = _now()
+        self._timeline.look(await self._look(), asked, _now())
 
     def _estimate(self, batch: DataProto) -> DataProto:
         train = self.file.train

@@ -16,8 +16,11 @@ from tests.rollout.ray.next_door import NextDoor, Sealed
 
 from windrow.cluster.ray.hosts import Remote, start
 from windrow.errors import HostLost, Refused
+from windrow.rollout.orders import Broken
 from windrow.rollout.ray import offices
+from windrow.rollout.ray.mail import Mailbox
 from windrow.rollout.ray.offices import Office
+from windrow.types import AttemptId, Failed
 
 pytestmark = pytest.mark.parametrize("premises", ["next door"], indirect=True)
 
@@ -113,6 +116,18 @@ async def test_a_host_that_is_killed_loses_what_it_does_and_what_it_is_asked():
         host.look("desk.done", within_s=1.0)
     await later(10)
     assert held.done == 0
+
+
+@played
+async def test_an_end_is_heard_though_news_come_with_it():
+    box = Mailbox(now())
+    await box.report([Broken(AttemptId(0, 0), Failed("env", "it broke"))])
+    box.end()
+    first, _ = await box.news()
+    assert len(first.news) == 1
+    assert not first.is_last
+    last, _ = await box.news()
+    assert last.is_last
 
 
 # those who live in them

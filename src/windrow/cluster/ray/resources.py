@@ -6,9 +6,10 @@ devices              0       1       2       3                           4      
 ```
 
 Promises
-- Devices are numbered from 0, node by node, nodes by address: the same numbers every time. They are GPUs where any node
-  has some, else logical ones, each of which stands for a CPU.
-- They are reserved when the manager is made, within bounded time or not at all, and given back by `close`.
+- Which devices are used and how they are numbered is decided in `nodes`.
+- They are reserved when the manager is made, within bounded time or not at all, and given back by `close`. What is used
+  is what Ray has reserved: two managers never have the same GPU, in one job or in two, and a node that was started with
+  `CUDA_VISIBLE_DEVICES` keeps to it.
 - Workers of several clusters may sit on one device: each takes a crumb of it, and nothing but turns (`arbiter`) keeps
   them apart. A worker sees its own devices and no others.
 
@@ -17,47 +18,39 @@ What it does not do: devices of a node that joins later are not used.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from windrow.cluster.cluster import Staff
 from windrow.cluster.local import ResourceManager
-from windrow.cluster.ray.session import PER_DEVICE
+from windrow.cluster.ray.nodes import (
+    PER_DEVICE,
+    Kind,
+    Node,
+    Share,
+    everywhere,
+    in_order,
+    kind_of,
+    numbered,
+    on_few,
+    one_node,
+)
 from windrow.cluster.ray.staff import RayStaff
 from windrow.cluster.worker import Runtime, Seat
 from windrow.errors import ConfigError
-from windrow.types import Value
 
 CRUMB = 0.01
 """What a worker takes of each of its devices in Ray's books; a hundred of them can share one."""
 RESERVE_S = 30.0
 """How long others may take to give back what we reserve."""
-
-Kind = Literal["GPU", "CPU"]
+LOOK_S = 60.0
+"""How long nodes may take to say which GPUs they gave us; each starts a process for it."""
 
 W = TypeVar("W")
-
-
-class Node(Value, frozen=True, kw_only=True):
-    """A machine of a Ray cluster."""
-
-    id: str
-    address: str
-    gpus: int
-    cpus: float
-
-
-class Device(Value, frozen=True, kw_only=True):
-    """One device."""
-
-    id: int
-    """Its number in the whole cluster."""
-    node: Node
-    local: int
-    """Its number on its node."""
 
 
 class RayResourceManager(ResourceManager):
@@ -65,16 +58,25 @@ class RayResourceManager(ResourceManager):
 
     runtime: Runtime = "ray"
 
-    def __init__(self, devices_per_node: int | None = None, within_s: float = RESERVE_S) -> None:
-        """`devices_per_node`: None for all GPUs, or as many logical devices as a node has CPUs."""
+    def __init__(
+        self, devices_per_node: int | None = None, within_s: float = RESERVE_S, *, num_devices: int | None = None
+    ) -> None:
+        """`devices_per_node`: of every node; None for all of its GPUs, or as many logical devices as it has CPUs.
+
+        `num_devices`: so many in all instead, on few nodes.
+        """
         if not ray.is_initialized():
             raise ConfigError("there is no connection to Ray; call windrow.cluster.ray.session.connect first")
         nodes = alive_nodes()
-        self.kind: Kind = "GPU" if any(node.gpus for node in nodes) else "CPU"
-        self.table = {device.id: device for device in numbered(nodes, devices_per_node)}
+        self.kind: Kind = kind_of(nodes)
+        shares = everywhere(nodes, devices_per_node) if num_devices is None else on_few(nodes, num_devices)
+        self.table = {device.id: device for device in numbered(shares)}
         super().__init__(len(self.table))
-        self._groups = _reserved(bundles(self.table, self.kind), within_s)
+        self._groups = _reserved(shares, self.kind, within_s)
+        self._gpus: dict[str, list[str]] = {}  # by node: what CUDA calls those that we have there
         self._is_copy = False
+        if self.kind == "GPU":
+            self._find_gpus(shares)
 
     def node_of(self, device: int) -> Node:
         """Where a device is."""
@@ -92,7 +94,10 @@ class RayResourceManager(ResourceManager):
                 f"{worker}: the devices of node {node.address} were given back; make a new resource manager"
             )
         where = PlacementGroupSchedulingStrategy(self._groups[node.id], placement_group_bundle_index=0)
-        return {"scheduling_strategy": where, **taken([self.table[device] for device in devices], self.kind)}
+        if self.kind == "CPU":
+            return {"scheduling_strategy": where, "num_cpus": CRUMB * PER_DEVICE * len(devices)}
+        own = [self._gpus[node.id][self.table[device].local] for device in devices]
+        return {"scheduling_strategy": where, **seeing(own)}
 
     def staff(self, make: Callable[..., W], seats: Sequence[Seat[Any]]) -> Staff[W]:
         return RayStaff(make, seats, self)
@@ -105,6 +110,29 @@ class RayResourceManager(ResourceManager):
         for group in groups.values():
             remove_placement_group(group)
 
+    def _find_gpus(self, shares: Sequence[Share]) -> None:
+        """Ask Ray which ones it has reserved: its numbers, not ours, before anybody else sits on them."""
+        asked = [
+            ray.remote(_own_gpus)
+            .options(
+                num_cpus=0,
+                num_gpus=share.devices,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._groups[share.node.id], placement_group_bundle_index=0
+                ),
+            )
+            .remote()
+            for share in shares
+        ]
+        try:
+            found: list[list[str]] = ray.get(asked, timeout=LOOK_S)
+        except RayError as error:
+            self.close()
+            raise ConfigError(
+                f"the nodes did not say which GPUs they gave us: {error}; windrow doctor --address looks at each"
+            ) from error
+        self._gpus = {share.node.id: gpus for share, gpus in zip(shares, found, strict=True)}
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_is_copy": True}
 
@@ -115,86 +143,59 @@ class RayResourceManager(ResourceManager):
 
 
 def alive_nodes() -> list[Node]:
-    """The nodes of the Ray cluster, in the order in which devices are numbered."""
+    """The nodes of the Ray cluster, by address."""
+    from ray._private.state import available_resources_per_node  # it has no public name
+
+    free: Mapping[str, Mapping[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]  # Ray's own
     found = [
         Node(
             id=node["NodeID"],
             address=node["NodeManagerAddress"],
             gpus=int(node["Resources"].get("GPU", 0)),
             cpus=node["Resources"].get("CPU", 0.0),
+            free_gpus=int(free.get(node["NodeID"], {}).get("GPU", 0)),
+            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
         )
         for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own
         if node["Alive"]
     ]
-    return sorted(found, key=lambda node: (node.address, node.id))
+    return in_order(found)
 
 
-def numbered(nodes: Sequence[Node], per_node: int | None) -> list[Device]:
-    """The devices of nodes, in order."""
-    if per_node is not None and per_node < 1:
-        raise ConfigError(f"devices_per_node must be 1 or more, got {per_node}")
-    has_gpus = any(node.gpus for node in nodes)
-    used = [node for node in nodes if node.gpus] if has_gpus else nodes
-    counts = [node.gpus if has_gpus else int(node.cpus / PER_DEVICE) for node in used]
-    for node, count in zip(used, counts, strict=True):
-        if per_node is not None and count < per_node:
-            kind = "GPUs" if has_gpus else "CPUs"
-            raise ConfigError(
-                f"devices_per_node is {per_node} and node {node.address} has {count} {kind}; "
-                f"ask for fewer, or start Ray with more"
-            )
-    there = [(node, local) for node, count in zip(used, counts, strict=True) for local in range(per_node or count)]
-    return [Device(id=place, node=node, local=local) for place, (node, local) in enumerate(there)]
-
-
-def bundles(table: Mapping[int, Device], kind: Kind) -> dict[str, dict[str, float]]:
-    """What is reserved, by node."""
-    each = 1.0 if kind == "GPU" else PER_DEVICE
-    wanted: dict[str, dict[str, float]] = {}
-    for device in table.values():
-        bundle = wanted.setdefault(device.node.id, {kind: 0.0})
-        bundle[kind] += each
-    return wanted
-
-
-def one_node(devices: Sequence[Device], worker: str) -> Node:
-    """The node on which all of them are."""
-    nodes = {device.node.id: device.node for device in devices}
-    if len(nodes) > 1:
-        raise ConfigError(
-            f"{worker}: devices {[device.id for device in devices]} are on nodes "
-            f"{' and '.join(node.address for node in nodes.values())}, and a worker sits on one; "
-            f"change device_mapping or devices_per_worker"
-        )
-    return devices[0].node
-
-
-def taken(devices: Sequence[Device], kind: Kind) -> dict[str, Any]:
-    """What a worker takes of its devices in Ray's books, and what it sees of them."""
-    if kind == "CPU":
-        return {"num_cpus": CRUMB * PER_DEVICE * len(devices)}
+def seeing(gpus: Sequence[str]) -> dict[str, Any]:
+    """Ray's options for an actor that sees these GPUs, by what CUDA calls them on their node."""
     seen = {
-        "CUDA_VISIBLE_DEVICES": ",".join(str(device.local) for device in devices),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",  # else Ray chooses, and knows only of crumbs
     }
     return {"num_cpus": 0, "num_gpus": CRUMB, "runtime_env": {"env_vars": seen}}
 
 
-def _reserved(wanted: Mapping[str, dict[str, float]], within_s: float) -> dict[str, PlacementGroup]:
+def _reserved(shares: Sequence[Share], kind: Kind, within_s: float) -> dict[str, PlacementGroup]:
+    each = 1.0 if kind == "GPU" else PER_DEVICE
     groups = {
-        node: placement_group([bundle], strategy="STRICT_PACK", bundle_label_selector=[{"ray.io/node-id": node}])
-        for node, bundle in wanted.items()
+        share.node.id: placement_group(
+            [{kind: each * share.devices}],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{"ray.io/node-id": share.node.id}],
+        )
+        for share in shares
     }
     until = time.monotonic() + within_s
-    late = [node for node, group in groups.items() if not group.wait(max(0.0, until - time.monotonic()))]
+    late = [share for share in shares if not groups[share.node.id].wait(max(0.0, until - time.monotonic()))]
     if not late:
         return groups
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]  # Ray's own
     for group in groups.values():
         remove_placement_group(group)
-    ((kind, amount),) = wanted[late[0]].items()
+    first = late[0]
     raise ConfigError(
-        f"{amount:g} {kind} of node {late[0]} could not be reserved within {within_s:g} s: "
-        f"{free.get(kind, 0):g} {kind} of the cluster are free; end what holds the others, or ask for less with "
-        f"devices_per_node"
+        f"{each * first.devices:g} {kind} of node {first.node.address} could not be reserved within {within_s:g} s: "
+        f"{free.get(kind, 0):g} {kind} of the cluster are free; end what holds the others, or ask for fewer devices"
     )
+
+
+def _own_gpus() -> list[str]:
+    """Runs on a node, with all GPUs that are reserved there: what CUDA calls them."""
+    found: dict[str, list[str]] = ray.get_runtime_context().get_accelerator_ids()
+    return found["GPU"]

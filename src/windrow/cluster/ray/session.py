@@ -1,16 +1,18 @@
 """A Ray cluster to work in: one of our own on this machine, or one that is there already.
 
 Promises: whoever has connected to Ray before keeps their connection, and we use it. What we start ends with us, however
-we end. What Ray has to say goes to its log files, not to the console, while a connection of ours lasts; `Session.logs`
-says where they are.
+we end; without an address we start one of our own, whatever RAY_ADDRESS says. What cannot be joined or started is told
+with the way out. What Ray has to say goes to its log files, not to the console, while a connection of ours lasts;
+`Session.logs` says where they are.
 """
 
 import logging
 import os
 from pathlib import Path
-from socket import create_connection
 from typing import Annotated, Self
 
+from windrow.cluster.ray.addresses import knock
+from windrow.cluster.ray.nodes import PER_DEVICE
 from windrow.core.settings import Count
 from windrow.errors import ConfigError
 from windrow.types import Meta, Value
@@ -22,12 +24,6 @@ QUIET = {
     "RAY_worker_niceness": "0",  # or hosts would lose to everything else on the machine, the driver included
 }
 """Settings of a cluster that is ours."""
-AUTO = "auto"
-"""The cluster of this machine."""
-KNOCK_S = 5.0
-"""How long a cluster that is there may take to answer."""
-PER_DEVICE = 1.0
-"""CPUs that stand for a logical device where there are no GPUs."""
 
 
 class RayConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,9 +42,11 @@ class RayConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Session:
     """A connection to a Ray cluster."""
 
-    def __init__(self, *, started: bool, connected: bool, logs: Path) -> None:
+    def __init__(self, *, started: bool, connected: bool, logs: Path, address: str) -> None:
         self.started = started
         """The cluster is ours."""
+        self.address = address
+        """Where it is, whatever it was called."""
         self.logs = logs
         self._connected = connected
 
@@ -75,42 +73,66 @@ def connect(config: RayConfig, devices: int) -> Session:
     except ImportError as error:
         raise ConfigError(f"runtime ray needs Ray ({error}); install windrow[ray]") from error
     if ray.is_initialized():
-        return Session(started=False, connected=False, logs=_logs())
+        return _session(started=False, connected=False)
     if config.address:
-        try:
-            knock(config.address)
-            ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
-        except OSError as error:
-            raise ConfigError(
-                f"no Ray cluster answers at {config.address!r}: {error}; start one with ray start --head, "
-                f"or leave ray.address out"
-            ) from error
+        _join(config.address)
         _let_speak(may=False)
-        return Session(started=False, connected=True, logs=_logs())
+        return _session(started=False, connected=True)
+    _start(config, devices)
+    _let_speak(may=False)
+    return _session(started=True, connected=True)
+
+
+def _join(address: str) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        found = knock(address)
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address!r}: {error}; start one with ray start --head, or leave ray.address out"
+        ) from error
+    try:
+        ray.init(address=found, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise ConfigError(
+            f"the Ray cluster at {found} cannot be joined: {_in_one_line(error)}; it must run the same Python and Ray "
+            f"as this process and have a node on this machine (windrow doctor --address {found} looks), or leave "
+            f"ray.address out"
+        ) from error
+
+
+def _start(config: RayConfig, devices: int) -> None:
+    import ray
+
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)  # read by the processes that it starts
-    ray.init(
-        num_cpus=config.cpus or max(os.cpu_count() or 1, round(PER_DEVICE * devices)),
-        object_store_memory=config.objects_mb << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    _let_speak(may=False)
-    return Session(started=True, connected=True, logs=_logs())
-
-
-def knock(address: str) -> None:
-    """Find out in bounded time whether anybody answers: Ray itself would try for many minutes."""
-    if address == AUTO:
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(
-            f"the address of a Ray cluster is auto or HOST:PORT, as ray start --head shows it; got {address!r}"
+    try:
+        ray.init(
+            address="local",  # or Ray would join what RAY_ADDRESS names, or what else runs on this machine
+            num_cpus=config.cpus or max(os.cpu_count() or 1, round(PER_DEVICE * devices)),
+            object_store_memory=config.objects_mb << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
         )
-    with create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
-        pass
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"Ray cannot be started here with ray.objects_mb {config.objects_mb}: {_in_one_line(error)}; "
+            f"windrow doctor looks for what is in the way"
+        ) from error
+
+
+def _session(*, started: bool, connected: bool) -> Session:
+    import ray
+
+    address: str = ray.get_runtime_context().gcs_address
+    return Session(started=started, connected=connected, logs=_logs(), address=address)
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _let_speak(*, may: bool) -> None:

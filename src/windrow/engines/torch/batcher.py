@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from windrow.engines.protocol import Acknowledgement
 from windrow.engines.torch.running import Running
 from windrow.engines.torch.settings import TorchSettings
+from windrow.engines.torch.spells import Activity, Spells
 from windrow.engines.torch.turns import Limits, Sink, Turn
 from windrow.engines.torch.weights import checksum, replace
 from windrow.errors import ConfigError, EngineError
@@ -36,6 +37,7 @@ class Batcher:
     ) -> None:
         self.running = Running(model, codec, settings, limits)
         self.running.version = version
+        self._spells = Spells()
         self.waiting: deque[Turn] = deque()  # all and only requests without a slot
         self.released = False
         self._gate: How | None = None  # how it was closed; None: open
@@ -67,6 +69,13 @@ class Batcher:
     def acknowledge(self) -> Acknowledgement:
         """The weights it works with."""
         return Acknowledgement(version=self.running.version, checksum=self._checksum)
+
+    def activity(self) -> Activity:
+        """What was done so far; may be asked from any thread."""
+        done = self.running.counters
+        return Activity(
+            now=time.monotonic(), forwards=done.steps, tokens=done.sampled_tokens, spells=self._spells.told()
+        )
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Take a request that `check` let pass."""
@@ -100,6 +109,7 @@ class Batcher:
     def suspend(self, how: How, when_quiet: Callable[[EngineError | None], None]) -> None:
         """Close the gate; `when_quiet` is called once nothing is being sampled, or with why that will never be."""
         self._gate = how
+        self._spells.cut()
         if how == "interrupt":
             for turn in self.running.turns():
                 self.running.end(turn, "interrupted")
@@ -127,6 +137,7 @@ class Batcher:
     def release(self) -> None:
         """End everything and give memory back."""
         self.interrupt()
+        self._spells.cut()
         self.running.forget()
         self.released = True
         if self._device != "cpu":
@@ -150,9 +161,11 @@ class Batcher:
             coming.append(self.waiting.popleft())
         self.running.seat_all(coming)
         if len(self.running):
-            began = time.perf_counter()
+            began = time.monotonic()
             self.running.step()
-            self.running.counters.busy_s += time.perf_counter() - began
+            ended = time.monotonic()
+            self.running.counters.busy_s += ended - began
+            self._spells.note(began, ended)
         self._tell_if_quiet()
 
     def _turns(self) -> list[Turn]:

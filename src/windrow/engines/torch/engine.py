@@ -20,6 +20,7 @@ from windrow.engines.torch.batcher import Batcher
 from windrow.engines.torch.letters import Answer, Stream
 from windrow.engines.torch.models import Source, context, made, vocabulary
 from windrow.engines.torch.settings import Counters, TorchOptions, TorchSettings, settled
+from windrow.engines.torch.spells import Activity
 from windrow.engines.torch.thread import Order, Worker
 from windrow.engines.torch.turns import Limits, check
 from windrow.errors import ConfigError, EngineError, EngineLost, WindrowError
@@ -81,6 +82,10 @@ class TorchEngine:
     def counters(self) -> Counters:
         """What it has done so far."""
         return but(self._batcher.running.counters)
+
+    def activity(self) -> Activity:
+        """When it was at work, and what it did."""
+        return self._batcher.activity()
 
     async def start(self) -> Acknowledgement:
         """Start the thread; a second time it only says what it has."""

@@ -44,6 +44,7 @@ class Mailbox:
         self._news: list[News] = []
         self._some_news = asyncio.Event()
         self._is_over = False
+        self._has_ended = False  # the worker
         self._parcels: dict[int, tuple[Parcel, ...]] = {}  # by job that is being scored: what its episodes came as
         self.opened_tray: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Whether the reward scores groups, once it is known."""
@@ -93,13 +94,16 @@ class Mailbox:
         await self._some_news.wait()
         self._some_news.clear()
         news, self._news = self._news, []
+        is_last = self._has_ended and not news
+        if self._has_ended and news:
+            self._some_news.set()  # that it has ended is still to be heard
         played: list[Trajectory] = []
         light = [self._light(each, played) for each in news]
-        return Mail(news=light, is_last=self._is_over and not news), stowed(played) if played else None
+        return Mail(news=light, is_last=is_last), stowed(played) if played else None
 
     def end(self) -> None:
         """The worker has ended: whoever waits for news hears that there are no more."""
-        self._is_over = True
+        self._is_over = self._has_ended = True
         self._some_news.set()
 
     async def _fetch(self) -> list[Brought]:
