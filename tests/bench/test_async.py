@@ -8,6 +8,7 @@ import pytest
 from windrow.bench.asynchronous import BARRIER, BOUNDS, Pace, Size, limit_s, play
 from windrow.bench.cycle import Course, reached_s, recipe, results
 from windrow.bench.workloads import Tail, agentic, rlvr
+from windrow.errors import InternalError
 from windrow.rollout.virtual_time import run
 from windrow.types import but
 
@@ -71,15 +72,19 @@ def course(seconds: tuple[float, ...], success: tuple[float, ...]) -> Course:
 
 def test_success_is_reached_on_the_way_between_two_looks():
     assert reached_s(course((0.0, 10.0, 20.0), (0.2, 0.4, 0.8)), 0.6) == pytest.approx(15.0)
-    assert reached_s(course((0.0, 10.0), (0.2, 0.4)), 0.6) == 10.0
+    assert reached_s(course((0.0, 10.0), (0.2, 0.4)), 0.1) == 0.0
+    with pytest.raises(InternalError, match=r"never was 0\.600"):
+        reached_s(course((0.0, 10.0), (0.2, 0.4)), 0.6)
 
 
-def test_both_ways_are_compared_at_the_success_that_the_barrier_came_to_halfway():
-    barrier = [course((0.0, 10.0, 20.0), (0.2, 0.4, 0.6))]
-    bound = [course((0.0, 5.0, 10.0), (0.2, 0.4, 0.6))]
+def test_both_ways_are_compared_at_the_success_that_both_came_to():
+    barrier = [course((0.0, 10.0, 20.0), (0.2, 0.4, 0.7)), course((0.0, 10.0, 20.0), (0.2, 0.6, 0.9))]
+    bound = [course((0.0, 5.0, 10.0), (0.2, 0.3, 0.5))]
     found = {result.what: result for result in results(barrier, bound)}
-    assert found["time until held-out success was 0.40"].ratio == 0.5
-    assert found["held-out success in the end, ±0.00 and ±0.00 over seeds, 0.20 before"].ratio == 1.0
+    reached = found["time until held-out success was 0.50"]
+    assert (reached.ours, reached.alternative) == pytest.approx((10.0, 10.0))
+    ends = next(each for what, each in found.items() if what.startswith("held-out success in the end, ±0.00 and ±0.14"))
+    assert ends.ratio == pytest.approx(0.5 / 0.8)
 
 
 def test_both_ways_differ_in_the_bound_alone():
