@@ -318,6 +318,9 @@ class Training:
         return await self._off_loop(self._playing.activity)
 
     async def _note_activity(self) -> None:
+        """For the timeline, which only those have who share devices."""
+        if not self.file.layout.shared:
+            return
         asked = _now()
         self._timeline.look(await self._look(), asked, _now())
 
