@@ -28,11 +28,13 @@ paced = cache(played)
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_barrier_takes_its_longest_episode_and_training_and_a_bound_takes_less(name: str):
-    barrier, one, two = (paced(name, number) for number in range(3))
+    barrier, one, spare, two = (paced(name, number) for number in range(4))
     assert barrier.step_s >= barrier.longest_s + SHAPES[name]().train_s
     assert barrier.lag_max == 0
     assert barrier.step_s > 1.5 * one.step_s
     assert one.step_s > two.step_s
+    assert one.step_s > spare.step_s
+    assert one.episode_s > spare.episode_s  # which is what it costs
     assert 0 < one.lag_mean < two.lag_mean
     assert barrier.busy < one.busy < two.busy
 

@@ -14,7 +14,7 @@ LESS = {
     "rollout": ["batches=1", "rollout.rollout_batch_size=16"],
     "simulate": ["steps=2", "seeds=1"],
     "train": [
-        "steps=1", "validate.tasks=6", "validate.every=0", "model.tiny.texts=8", "rollout.rollout_batch_size=16",
+        "steps=1", "validate.tasks=6", "validate.every=1", "model.tiny.texts=8", "rollout.rollout_batch_size=16",
         "rollout.train_env_manager.filter=none", "rollout.train_env_manager.num_env_groups=4",
         "warm_start.episodes=12", "warm_start.supervised.steps=1",
     ],

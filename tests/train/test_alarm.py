@@ -40,7 +40,7 @@ def test_what_is_no_number_is_a_mismatch():
 def test_it_stops_training_if_it_was_told_to():
     alarm = MismatchAlarm(TrainConfig(on_mismatch="stop"))
     assert alarm.look(GOOD) is False
-    with pytest.raises(TrainError, match=r"train.optimizer.lr=0 shows whether they agree"):
+    with pytest.raises(TrainError, match=r"windrow doctor CONFIG shows whether they agree"):
         alarm.look(BAD)
 
 
