@@ -38,6 +38,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from functools import cache
+from itertools import count
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -386,7 +387,8 @@ class Bell:
     def __init__(self, meet: Meet, host: str) -> None:
         self.owner = IN.get()
         self.meet = meet
-        self.address = Address(host, len(BELLS), str(len(BELLS)).encode())
+        number = next(NUMBERS)
+        self.address = Address(host, number, str(number).encode())
         BELLS[self.address.key] = self
 
     def close(self) -> None:
@@ -395,6 +397,7 @@ class Bell:
             cord.close()
 
 
+NUMBERS = count()
 BELLS: dict[bytes, Bell] = {}
 """All and only those that may be rung."""
 
