@@ -135,7 +135,7 @@ class Usual:
     async def __aexit__(self, *_: object) -> None:
         import ray
 
-        for actor in self._actors:
+        for actor in reversed(self._actors):  # those who call before those who are called
             ray.kill(actor)
 
     async def collect(self, wanted: int) -> int:
