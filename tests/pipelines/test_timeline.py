@@ -1,9 +1,12 @@
 """Who used which device when."""
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.engines.torch.spells import PAUSE_S, Activity, Spells
+from windrow.engines.torch.spells import PAUSE_S, Activity, Busy, Spells, busy_share
 from windrow.pipelines.timeline import STEPS, Span, Timeline, collisions, merged
 
 intervals = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])))
@@ -61,3 +64,28 @@ def test_a_spell_ends_with_a_pause_or_at_the_gate():
     spells.cut()
     spells.note(4.0, 5.0)
     assert spells.told() == ((0.0, 2.0), (3.0, 4.0), (4.0, 5.0))
+
+
+def test_a_forward_counts_while_it_is_made_and_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch):
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("windrow.engines.torch.spells.time", clock)
+    spells, now = Spells(), 0.5
+    assert spells.busy() == Busy(now=0.5, seconds=0.0)
+    spells.begin(1.0)
+    now = 3.0
+    assert spells.busy() == Busy(now=3.0, seconds=2.0)
+    spells.end(4.0)
+    now = 9.0
+    assert spells.busy() == Busy(now=9.0, seconds=3.0)
+    assert spells.told() == ((1.0, 4.0),)
+
+
+def test_engines_are_compared_with_their_own_clocks_and_those_that_say_nothing_do_not_count():
+    before = {
+        "here": Busy(now=10.0, seconds=5.0),
+        "there": Busy(now=900.0, seconds=0.0),
+        "lost": Busy(now=1, seconds=1),
+    }
+    after = before | {"here": Busy(now=14.0, seconds=9.0), "there": Busy(now=904.0, seconds=2.0)}
+    assert busy_share(before, after) == 6 / 8
+    assert busy_share({}, after) == busy_share(before, before) == 0.0

@@ -30,7 +30,7 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes that came into being since it began and are still there: of tensors, arrays and large strings."""
+    """Counts the bytes that came into being since it began and are there: of tensors, arrays and large strings."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from windrow.cluster.worker import Runtime
 from windrow.engines.buckets import Shipment, fetched, ship
 from windrow.engines.protocol import Engine
 from windrow.engines.torch.settings import TorchSettings
-from windrow.engines.torch.spells import Activity
+from windrow.engines.torch.spells import Activity, Busy
 from windrow.errors import HostLost
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 from windrow.pipelines.serving import ServerMaker
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from windrow.cluster.ray.hosts import Remote
-    from windrow.engines.torch import TorchEngine
     from windrow.train.weights import SharedWeights
 
 AnyFile = Agentic | Rlvr | Cloning
@@ -55,24 +54,23 @@ class Playing:
         self.held_out = held_out
         self._cluster = cluster
         self._first = first
-        self._busy_s: dict[str, float] = {}  # by engine elsewhere: what it said last
+        self._busy: dict[str, Busy] = {}  # by engine elsewhere: what it said last
 
-    async def busy_seconds(self) -> float:
-        """How long the engines have computed, all together."""
+    async def busy(self) -> dict[str, Busy]:
+        """How long each engine has computed, by name."""
         if self._cluster.runtime == "ray":
             async with asyncio.TaskGroup() as group:
                 for name, host in self._cluster.hosts.items():
                     group.create_task(self._look(name, host), name=f"look at {name}")
-            return sum(self._busy_s.values())
+            return dict(self._busy)
         if self._first is not None:
-            return 0.0  # servers do not say
-        engines: list[TorchEngine] = [*self._cluster.workers.values()]  # type: ignore[list-item]  # made below
-        return sum(engine.counters().busy_s for engine in engines)
+            return {}  # servers do not say
+        return {name: engine.busy() for name, engine in self._cluster.workers.items()}  # type: ignore[attr-defined]  # made below
 
     async def _look(self, name: str, host: "Remote") -> None:
         with suppress(HostLost, TimeoutError):  # it is as it was
             async with asyncio.timeout(LOOK_S):
-                self._busy_s[name] = float((await host.insist("worker.counters")).busy_s)
+                self._busy[name] = await host.insist("worker.busy")
 
     def activity(self) -> dict[str, Activity]:
         """What each engine has done, by name; engines that are lost are left out."""

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
-from windrow.engines.torch.spells import Activity
+from windrow.engines.torch.spells import Activity, Busy, busy_share
 from windrow.errors import Refused, WindrowError
 from windrow.observe.trackers import Trackers, open_trackers
 from windrow.pipelines.config import Agentic, Rlvr
@@ -111,7 +111,7 @@ class Training:
         self._turns = Turns(file.layout.shared, lent, self._look)
         self._pace = 0.0  # seconds per step
         self._began = self._step_began = self._learn_began = time.monotonic()
-        self._busy = 0.0  # seconds that the engines had computed at the last look
+        self._busy: Mapping[str, Busy] = {}  # how long engines had computed at the last look
 
     # life
 
@@ -143,6 +143,7 @@ class Training:
             self._restore(checkpoint)
         await self._turns.hand_to("generation")
         await players.rollouts.initialize()
+        self._busy = await players.busy()
         self._ready()
         self._began = time.monotonic() - (checkpoint.meta["seconds"] if checkpoint is not None else 0.0)
 
@@ -231,7 +232,7 @@ class Training:
         self._timeline.note("training", self._learn_began, time.monotonic())
         await self._note_activity()
         self._at = step + 1
-        self._report(step, batch, metrics, await self._playing.busy_seconds())
+        self._report(step, batch, metrics, await self._playing.busy())
 
     async def shrink(self) -> None:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
@@ -373,8 +374,8 @@ class Training:
         if self.file.save.trajectories:
             self.run.record(self._asked_for + 1, trajectories[: self.file.save.trajectories])
 
-    def _report(self, step: int, batch: DataProto, metrics: dict[str, float], busy: float) -> None:
-        """Write down, track and tell what a step was; `busy`: seconds that the engines have computed."""
+    def _report(self, step: int, batch: DataProto, metrics: dict[str, float], busy: Mapping[str, Busy]) -> None:
+        """Write down, track and tell what a step was; `busy`: how long engines have computed."""
         seconds = time.monotonic() - self._step_began
         self._pace = seconds if not self._pace else (1 - SMOOTH) * self._pace + SMOOTH * seconds
         found = {**batch.meta_info["metrics"], **metrics, **self._noted}
@@ -387,7 +388,7 @@ class Training:
             reward=float(found.get("episode/score/mean", 0.0)),
             lag=float(found.get("batch/lag_versions/mean", 0.0)),
             tokens_per_s=tokens / seconds,
-            utilisation=(busy - self._busy) / (seconds * len(self.file.layout.engines)),
+            utilisation=busy_share(self._busy, busy),
             seconds=seconds,
             seconds_left=self._pace * (self.file.steps - step - 1),
             metrics=found,

@@ -56,7 +56,7 @@ class StepReport(Value, frozen=True, kw_only=True, gc=True):
     tokens_per_s: float
     """Sampled, over the whole step."""
     utilisation: float
-    """Share of the step in which the engines computed."""
+    """Share of the time since the last step in which the engines computed."""
     seconds: float
     seconds_left: float
     metrics: dict[str, float]

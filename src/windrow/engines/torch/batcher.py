@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from windrow.engines.protocol import Acknowledgement
 from windrow.engines.torch.running import Running
 from windrow.engines.torch.settings import TorchSettings
-from windrow.engines.torch.spells import Activity, Spells
+from windrow.engines.torch.spells import Activity, Busy, Spells
 from windrow.engines.torch.turns import Limits, Sink, Turn
 from windrow.engines.torch.weights import checksum, replace
 from windrow.errors import ConfigError, EngineError
@@ -76,6 +76,10 @@ class Batcher:
         return Activity(
             now=time.monotonic(), forwards=done.steps, tokens=done.sampled_tokens, spells=self._spells.told()
         )
+
+    def busy(self) -> Busy:
+        """How long it has computed; may be asked from any thread."""
+        return self._spells.busy()
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Take a request that `check` let pass."""
@@ -161,11 +165,11 @@ class Batcher:
             coming.append(self.waiting.popleft())
         self.running.seat_all(coming)
         if len(self.running):
-            began = time.monotonic()
-            self.running.step()
-            ended = time.monotonic()
-            self.running.counters.busy_s += ended - began
-            self._spells.note(began, ended)
+            self._spells.begin(time.monotonic())
+            try:
+                self.running.step()
+            finally:
+                self._spells.end(time.monotonic())
         self._tell_if_quiet()
 
     def _turns(self) -> list[Turn]:

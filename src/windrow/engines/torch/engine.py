@@ -20,7 +20,7 @@ from windrow.engines.torch.batcher import Batcher
 from windrow.engines.torch.letters import Answer, Stream
 from windrow.engines.torch.models import Source, context, made, vocabulary
 from windrow.engines.torch.settings import Counters, TorchOptions, TorchSettings, settled
-from windrow.engines.torch.spells import Activity
+from windrow.engines.torch.spells import Activity, Busy
 from windrow.engines.torch.thread import Order, Worker
 from windrow.engines.torch.turns import Limits, check
 from windrow.errors import ConfigError, EngineError, EngineLost, WindrowError
@@ -86,6 +86,10 @@ class TorchEngine:
     def activity(self) -> Activity:
         """When it was at work, and what it did."""
         return self._batcher.activity()
+
+    def busy(self) -> Busy:
+        """How long it has computed."""
+        return self._batcher.busy()
 
     async def start(self) -> Acknowledgement:
         """Start the thread; a second time it only says what it has."""

@@ -59,8 +59,6 @@ class Counters(Record, kw_only=True):
     """Tokens that were fed to the model and not sampled by the request that fed them."""
     prefix_tokens_reused: int = 0
     """Tokens of prompts that were in the cache already, in their own place or copied from another."""
-    busy_s: float = 0.0
-    """Seconds that its forwards and draws have taken."""
     cache_tokens_dropped: int = 0
     """Cached tokens of running requests that new weights made worthless."""
 
