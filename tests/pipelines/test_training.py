@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,14 @@ import torch
 from tests.pipelines.kit import LAKE, Notes, exact, go_on, losses, small, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from windrow.engines.torch.spells import Busy
 from windrow.errors import ConfigError, TrainError
+from windrow.pipelines.agentic import train_agent
 from windrow.pipelines.config import Saving, Validation
 from windrow.pipelines.evaluation import check_one_version
+from windrow.pipelines.learning import Learning
 from windrow.pipelines.placing import Roles, Workers
+from windrow.pipelines.playing import Playing
 from windrow.pipelines.training import Outcome, Training
 from windrow.protocol import DataProto
 from windrow.rollout.scheduler import RolloutScheduler
@@ -237,9 +243,6 @@ def test_what_cannot_work_is_refused_before_anything_begins():
 
 
 def test_a_run_that_is_cancelled_keeps_what_it_has_trained(tmp_path: Path):
-    from windrow.pipelines.agentic import train_agent
-    from windrow.pipelines.training import Training
-
     file = small(steps=50, save=Saving(every=0), validate=Validation(tasks=4, every=0))
     notes = Notes()
 
@@ -256,6 +259,53 @@ def test_a_run_that_is_cancelled_keeps_what_it_has_trained(tmp_path: Path):
     saved = folder.checkpoints.load()
     assert saved.step >= 2
     assert go_on(but(file, steps=saved.step + 1), folder.path).steps == saved.step + 1
+
+
+def test_a_step_that_is_being_trained_when_a_run_is_cancelled_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The same numbers as without the cancellation: the batch is not trained on again."""
+    file = exact(small(steps=3, save=Saving(every=0), validate=Validation(tasks=4, every=0, greedy=False)))
+    _, whole = train(file, tmp_path / "whole")
+    learn, made = Learning.train, count(1)
+
+    async def body(folder: RunFolder) -> None:
+        task = asyncio.create_task(train_agent(Training(file, folder, Notes())))
+        loop = asyncio.get_running_loop()
+
+        def in_the_middle(self: Learning, batch: DataProto) -> dict[str, float]:
+            if next(made) == 2:
+                loop.call_soon_threadsafe(task.cancel)
+                time.sleep(0.2)  # until it is
+            return learn(self, batch)
+
+        monkeypatch.setattr(Learning, "train", in_the_middle)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with RunFolder.create(tmp_path / "cut", "small", "") as folder:
+        asyncio.run(body(folder))
+    assert folder.checkpoints.steps() == [2]
+    go_on(file, folder.path)
+    cut = RunFolder.read(folder.path)
+    assert steps_told(cut) == [1, 2, 3]
+    assert losses(cut) == losses(whole)
+
+
+def test_engines_are_busy_for_no_longer_than_the_time_that_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What they say may come late, now and then; that is no time in which they worked more."""
+    look, looks = Playing.busy, count()
+
+    async def late(self: Playing) -> dict[str, Busy]:
+        found = await look(self)
+        await asyncio.sleep(next(looks) % 2)
+        return found
+
+    monkeypatch.setattr(Playing, "busy", late)
+    file = small(steps=4, warm_start=None, validate=Validation(tasks=2, every=0, greedy=False))
+    notes = Notes()
+    train(but(file, rollout=but(file.rollout, staleness=4.0)), tmp_path, notes)
+    assert all(0 < report.utilisation <= 1 for report in notes.steps)
 
 
 def test_adapters_are_saved_alone_and_merged(tmp_path: Path):

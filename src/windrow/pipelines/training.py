@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from windrow.cluster.mapping import Layout
 from windrow.engines.torch.spells import Activity, Busy, busy_share
@@ -68,6 +68,15 @@ class Outcome(Value, frozen=True, kw_only=True, gc=True):
     """Held-out problems that were trained on as well; None if that is not known."""
 
 
+class Learnt(NamedTuple):
+    """What an update was made of, and what it said."""
+
+    step: int
+    """Updates before it."""
+    batch: DataProto
+    metrics: dict[str, float]
+
+
 class Training:
     """A run while it goes on."""
 
@@ -101,6 +110,7 @@ class Training:
         self._validating: Validating
         self._doing = GETTING_READY
         self._at = self._first  # updates made
+        self._untold: Learnt | None = None  # the last one of them, until it is reported
         self._untrained: int | None = None  # the batch that was handed out last, until it counts as trained
         self._noted: dict[str, float] = {}  # numbers that belong to the step that is reported next
         self._asked_for = self._first  # the step of the last batch
@@ -226,13 +236,11 @@ class Training:
         """New weights."""
         self._doing = "training"
         self._turns.check("training")
-        metrics = await self._off_loop(self._learning.train, batch)
+        await self._off_loop(self._learn, step, batch)
         await self._turns.check_quiet()
-        self._note({"run/learn_s": time.monotonic() - self._learn_began})
         self._timeline.note("training", self._learn_began, time.monotonic())
         await self._note_activity()
-        self._at = step + 1
-        self._report(step, batch, metrics, await self._playing.busy())
+        await self._tell()
 
     async def shrink(self) -> None:
         """Generation gives up the devices that training shares with it; if it has no others, it pauses."""
@@ -329,6 +337,19 @@ class Training:
         train = self.file.train
         return estimate(self._learning.look_back(batch), train.estimator, train.loss)
 
+    def _learn(self, step: int, batch: DataProto) -> None:
+        """An update, which counts as soon as it is made, whether or not anybody still waits for it."""
+        metrics = self._learning.train(batch)
+        self._untold = Learnt(step, batch, {**metrics, "run/learn_s": time.monotonic() - self._learn_began})
+        self._at = step + 1
+
+    async def _tell(self) -> None:
+        """Report the last update, unless that was done."""
+        if self._untold is not None:
+            busy = await self._playing.busy()
+            learnt, self._untold = self._untold, None
+            self._report(learnt, busy)
+
     async def _save(self, step: int, *, goes_on: bool = False) -> None:
         """Everything that is needed to go on after so many updates; with `goes_on` generation does, meanwhile."""
         self._doing = "saving"
@@ -354,6 +375,7 @@ class Training:
     async def _save_what_there_is(self) -> None:
         """The run was broken off: what was trained since the last checkpoint is kept as well."""
         await self._off_loop(lambda: None)  # a step that is being trained ends first
+        await self._tell()
         if not self._is_saved(self._at):
             if self._untrained is not None and self._asked_for < self._at:
                 await self._playing.rollouts.mark_trained(self._untrained)
@@ -374,8 +396,9 @@ class Training:
         if self.file.save.trajectories:
             self.run.record(self._asked_for + 1, trajectories[: self.file.save.trajectories])
 
-    def _report(self, step: int, batch: DataProto, metrics: dict[str, float], busy: Mapping[str, Busy]) -> None:
+    def _report(self, learnt: Learnt, busy: Mapping[str, Busy]) -> None:
         """Write down, track and tell what a step was; `busy`: how long engines have computed."""
+        step, batch, metrics = learnt
         seconds = time.monotonic() - self._step_began
         self._pace = seconds if not self._pace else (1 - SMOOTH) * self._pace + SMOOTH * seconds
         found = {**batch.meta_info["metrics"], **metrics, **self._noted}
