@@ -7,6 +7,8 @@ import pytest
 from tests.engines.server import Server, serving
 from tests.pipelines.kit import Notes, small
 
+from windrow.doctor import chain
+from windrow.doctor.findings import Finding
 from windrow.engines.openai.settings import OpenAISettings
 from windrow.engines.torch import TorchEngine
 from windrow.errors import ConfigError, WindrowError
@@ -56,6 +58,21 @@ def test_a_server_samples_with_the_policys_weights_from_the_beginning_on(tmp_pat
     assert len(reloads) == 3, "what it began with, and two updates"
     apart = [report.metrics["train/mismatch_mean"] for report in notes.steps]
     assert max(apart) < 1e-4
+    assert [*(tmp_path / "weights").iterdir()] == []
+
+
+async def tried(folder: Path) -> list[Finding]:
+    tokenizer = tiny_tokenizer()
+    engine = TorchEngine("behind", tiny_model(vocab=len(tokenizer), context=CONTEXT, seed=9), ChatCodec(tokenizer))
+    async with serving(engine) as server:
+        file = served(folder, server.url)
+        assert file.servers is not None
+        two = but(file.servers, at=[*file.servers.at, at("http://nobody.there")])
+        return await chain._looked(chain._alone(but(file, devices=2, servers=two)))
+
+
+def test_the_chain_of_a_file_with_servers_is_tried_on_the_first_of_them(tmp_path: Path):
+    assert [each.state for each in asyncio.run(tried(tmp_path))] == ["ok", "ok", "ok"]
     assert [*(tmp_path / "weights").iterdir()] == []
 
 

@@ -2,8 +2,9 @@
 
 Promises: a model as the file asks for it is loaded, its weights go to an engine the way that they do in training, a few
 episodes are played, and a whole update with a learning rate of 0 is made on them (`train/roles/self_test.py`). Nothing
-is trained, no run folder is made, and everything is on this machine: one engine, and the trainer in this process,
-whatever devices, trainer processes and Ray cluster the file asks for. A warm start is left out.
+is trained, no run folder is made, and everything is on this machine: one engine, or the first of the file's servers, and
+the trainer in this process, whatever devices, trainer processes and Ray cluster the file asks for. A warm start is left
+out.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ def _alone(file: Agentic | Rlvr) -> Agentic | Rlvr:
         devices=1,
         roles=Roles(),
         runtime="local",
+        servers=None if file.servers is None else but(file.servers, at=file.servers.at[:1]),
         rollout=but(file.rollout, train_env_manager=unfiltered),
         validate=but(file.validate, how="between"),
         train=but(file.train, processes=0),
@@ -78,11 +80,15 @@ async def _looked(file: Agentic | Rlvr) -> list[Finding]:
 
 async def _hand_over(actor: "Actor", file: Agentic | Rlvr, rollouts: "RolloutScheduler") -> None:
     """The weights go to the engine as an update does, which confirms that they have come."""
-    from windrow.train.weights import LocalWeights, deliver
+    from windrow.train.weights import LocalWeights, SharedWeights, deliver
 
     await rollouts.initialize()
     await rollouts.suspend()
-    await deliver(LocalWeights(actor.model, file.engine.dtype).pack(1), rollouts.update_weights)
+    if file.servers is None:
+        await deliver(LocalWeights(actor.model, file.engine.dtype).pack(1), rollouts.update_weights)
+        return
+    with SharedWeights(file.servers.folder()) as shared:
+        await deliver(shared.pack(1, actor.model, file.engine.dtype), rollouts.update_weights)
 
 
 def _wanted(file: Agentic | Rlvr) -> int:
