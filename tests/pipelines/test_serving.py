@@ -7,6 +7,7 @@ import pytest
 from tests.engines.server import Server, serving
 from tests.pipelines.kit import Notes, small
 
+from windrow.cluster.local import ResourceManager
 from windrow.doctor import chain
 from windrow.doctor.findings import Finding
 from windrow.engines.openai.settings import OpenAISettings
@@ -14,6 +15,8 @@ from windrow.engines.torch import TorchEngine
 from windrow.errors import ConfigError, WindrowError
 from windrow.pipelines.agentic import train_agent
 from windrow.pipelines.config import Agentic
+from windrow.pipelines.placing import Roles, Workers
+from windrow.pipelines.playing import playing
 from windrow.pipelines.serving import Servers
 from windrow.pipelines.training import Outcome, Training
 from windrow.store.run import RunFolder
@@ -80,6 +83,15 @@ def test_a_server_that_cannot_load_weights_is_refused_by_name(tmp_path: Path):
     with pytest.raises(WindrowError) as refused:
         asyncio.run(trained(tmp_path, Notes(), has_controls=False))
     assert "VLLM_SERVER_DEV_MODE=1" in str(refused.value)
+
+
+def test_nothing_is_left_of_players_that_cannot_be_made(tmp_path: Path):
+    file, tokenizer = served(tmp_path, "http://x"), tiny_tokenizer()
+    model = tiny_model(vocab=len(tokenizer), context=CONTEXT)
+    elsewhere = but(file, roles=Roles(actor_infer=Workers(device_mapping=5)))
+    with pytest.raises(ConfigError, match="device"):
+        playing(elsewhere, model, ChatCodec(tokenizer), 0, ResourceManager(1))
+    assert [*(tmp_path / "weights").iterdir()] == []
 
 
 @pytest.mark.parametrize(

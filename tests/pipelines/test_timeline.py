@@ -67,9 +67,9 @@ def test_a_spell_ends_with_a_pause_or_at_the_gate():
 
 
 def test_a_forward_counts_while_it_is_made_and_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch):
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("windrow.engines.torch.spells.time", clock)
-    spells, now = Spells(), 0.5
+    now = 0.5
+    monkeypatch.setattr("windrow.engines.torch.spells.time", SimpleNamespace(monotonic=lambda: now))
+    spells = Spells()
     assert spells.busy() == Busy(now=0.5, seconds=0.0)
     spells.begin(1.0)
     now = 3.0

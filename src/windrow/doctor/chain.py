@@ -2,9 +2,9 @@
 
 Promises: a model as the file asks for it is loaded, its weights go to an engine the way that they do in training, a few
 episodes are played, and a whole update with a learning rate of 0 is made on them (`train/roles/self_test.py`). Nothing
-is trained, no run folder is made, and everything is on this machine: one engine, or the first of the file's servers, and
-the trainer in this process, whatever devices, trainer processes and Ray cluster the file asks for. A warm start is left
-out.
+is trained, no run folder is made, and everything is on this machine: one engine, or the first of the file's servers,
+and the trainer in this process, whatever devices, trainer processes and Ray cluster the file asks for. A warm start is
+left out.
 """
 
 import asyncio

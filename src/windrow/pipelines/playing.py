@@ -5,7 +5,7 @@ Promises: a look at engines takes a moment, whatever has become of them; one tha
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -140,18 +140,21 @@ def playing(
     config = file.collecting
     first: SharedWeights | None = None
     make: EngineMaker | ServerMaker
-    if not isinstance(file, Cloning) and file.servers is not None:
-        first = SharedWeights(file.servers.folder())
-        folder = first.pack(version, model, file.engine.dtype).weights
-        assert isinstance(folder, Path)
-        make = ServerMaker(file.servers, file.layout, folder)
-    else:
-        weights = engine_weights(model)
-        given = ship(version, weights) if devices.runtime == "ray" else weights
-        make = EngineMaker(model, given, file.engine, version, devices.runtime)
-    cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
-    rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
-    held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
+    with ExitStack() as undo:
+        if not isinstance(file, Cloning) and file.servers is not None:
+            first = undo.enter_context(SharedWeights(file.servers.folder()))
+            folder = first.pack(version, model, file.engine.dtype).weights
+            assert isinstance(folder, Path)
+            make = ServerMaker(file.servers, file.layout, folder)
+        else:
+            weights = engine_weights(model)
+            given = ship(version, weights) if devices.runtime == "ray" else weights
+            make = EngineMaker(model, given, file.engine, version, devices.runtime)
+        cluster: InferCluster = Cluster("engine", make, devices, _placed(file, codec))
+        undo.callback(cluster.shutdown)
+        rollouts = RolloutScheduler(config, config.train_env_manager, devices, cluster, "train")
+        held_out = RolloutScheduler(config, config.val_env_manager, devices, cluster, "val")
+        undo.pop_all()
     return Playing(cluster, rollouts, held_out, first)
 
 
