@@ -244,7 +244,7 @@ async def test_every_order_to_an_office_that_hangs_ends_and_a_shutdown_ends_the_
     scheduler = rig.scheduler
     orders = [
         scheduler.suspend(), scheduler.resume(), scheduler.shrink_sampler([0]), scheduler.expand_sampler([0]),
-        scheduler.update_weights(1), scheduler.survey(),
+        scheduler.update_weights(1), scheduler.survey(), scheduler.mark_trained(0),
     ]  # fmt: skip
     for order in orders:
         with pytest.raises(HostLost, match=r"host infer-office did not \w+ within \d+ s, so it counts as lost"):

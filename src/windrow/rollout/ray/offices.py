@@ -195,7 +195,8 @@ class RemoteTenancy:
         return await _opened(await self._ask("take_group"))
 
     async def mark_trained(self, batch_id: int) -> None:
-        await self._ask("mark_trained", batch_id)
+        async with self._within(self._start_s + self._limits.hands_s, "mark_trained"):
+            await self._ask("mark_trained", batch_id)
 
     async def suspend(self) -> None:
         await self._order("suspend", within_s=self._start_s + self._limits.quiet_s)
