@@ -25,7 +25,7 @@ from windrow.rollout.scheduler import RolloutScheduler
 from windrow.store.checkpoints import Checkpoints, Keep
 from windrow.store.run import RunFolder
 from windrow.trajectory import Task, Trajectory
-from windrow.types import but
+from windrow.types import but, to_plain
 
 RISES_AND_FALLS = {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.5, 4: 0.4, 5: 0.3}
 """Success by step, for a run whose own would be left to chance."""
@@ -65,6 +65,18 @@ def test_a_checkpoint_whose_validation_goes_on_stays_until_that_has_ended(tmp_pa
     checkpoints.awaited.clear()
     checkpoints.save(3, {"model": lambda path: path.write_text("weights")}, score=0.25)
     assert [(each.step, each.score) for each in checkpoints.known()] == [(1, 0.5), (3, 0.25)]
+
+
+def test_a_score_is_not_forgotten_by_a_run_that_went_on_from_a_checkpoint_that_did_not_know_it(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path)
+    zero, one, two = (Evaluation(step=step, tasks=4, success=0.5, greedy=None, score=0.5) for step in range(3))
+    for step, known in (1, [zero, one]), (2, [zero]):  # it was killed before the second one was told
+        checkpoints.save(
+            step, {"model": lambda path: path.write_text("weights")}, score=0.5, meta={"curve": to_plain(known)}
+        )
+    validating.score_checkpoints(checkpoints, [zero, two])
+    assert [(each.step, each.score) for each in checkpoints.known()] == [(1, 0.5), (2, 0.5)]
+    assert [len(each.meta["curve"]) for each in checkpoints.known()] == [2, 2]
 
 
 @pytest.mark.parametrize(("greedy", "steps"), [(None, 1), (0.2, 3)])

@@ -126,9 +126,9 @@ def score_of(curve: Sequence[Evaluation], step: int) -> float | None:
 
 def score_checkpoints(checkpoints: Checkpoints, curve: Sequence[Evaluation]) -> None:
     """Tell each checkpoint the validations up to its step, and with its own its score; those that know are left."""
-    for step, known in {each.step: each.meta.get(CURVE) for each in checkpoints.known()}.items():
+    for step, known in {each.step: each.meta.get(CURVE, ()) for each in checkpoints.known()}.items():
         seen = to_plain([each for each in curve if each.step <= step])
-        if known != seen:
+        if any(each not in known for each in seen):
             checkpoints.amend(step, score=score_of(curve, step), meta={CURVE: seen})
 
 
