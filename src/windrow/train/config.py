@@ -18,7 +18,11 @@ Spread = Literal["group", "batch", "none"]
 Credit = Literal["episode", "turn"]
 
 CLIPS: dict[PolicyLoss, tuple[float, float]] = {"ppo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
-"""How far below and above 1 the ratio may go unless something else is said, as published; the others have no bounds."""
+"""How far below and above 1 the ratio may go unless something else is said; the others have no bounds.
+
+PPO (arXiv 1707.06347); GSPO's section 5.1 (2507.18071); CISPO has no lower bound (2506.13585), and its upper one, a
+ratio of 5, is ScaleRL's (2510.13786), which TRL recommends as `epsilon_high=5.0` and torchtitan has as 1 + 4.
+"""
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]

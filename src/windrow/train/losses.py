@@ -144,7 +144,8 @@ def gspo(
 def cispo(logprobs: Tensor, old: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> TokenLoss:
     """−w·A·log π with w = clip(r, 1 − clip_low, 1 + clip_high) held constant: no token loses its gradient.
 
-    The paper leaves the lower bound open: clip_low 1 or more does, and is the default.
+    The paper leaves the lower bound open: clip_low 1 or more does, and is the default. TRL's `epsilon_high` is the
+    largest weight itself, 1 + clip_high here.
     """
     log_ratio = _log_ratio(logprobs, old)
     ratio = log_ratio.detach().exp()
