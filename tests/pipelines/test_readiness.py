@@ -21,7 +21,7 @@ from windrow.rollout.demonstrations import demonstrate
 from windrow.sources.config import SeedTasks
 from windrow.sources.recordings import Recorder
 from windrow.text import ByteCodec
-from windrow.train.config import EstimatorConfig, ModelConfig, TrainConfig
+from windrow.train.config import EstimatorConfig, LossConfig, ModelConfig, TrainConfig
 from windrow.trajectory import Trajectory
 from windrow.types import but
 
@@ -66,6 +66,10 @@ def test_a_validation_of_its_own_has_as_many_tasks_as_validate_says():
         ({"model": ModelConfig(path="nowhere/at/all")}, "model folder nowhere/at/all has no config.json"),
         ({"model": but(MODEL, device="nowhere:0")}, "device nowhere:0"),
         ({"warm_start": WarmStart(recording="nowhere.rec")}, "recording nowhere.rec is not there"),
+        (
+            {"train": TrainConfig(reference="nowhere", loss=LossConfig(kl=0.1))},
+            "train.reference is nowhere, which is no",
+        ),
     ],
 )
 def test_what_is_missing_is_found_before_a_run_has_a_folder(changes: dict[str, Any], words: str):

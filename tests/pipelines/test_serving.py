@@ -97,6 +97,7 @@ def test_nothing_is_left_of_players_that_cannot_be_made(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"servers": Servers(at=[])}, "servers.at is empty; name a server, or leave servers out"),
         ({"devices": 2}, "servers.at has 1 servers and there is room for 2 engines"),
         ({"runtime": "ray"}, "servers load weights from folders, which runtime ray has none of"),
         ({"servers": Servers(at=[but(at("http://x"), require_training=False)])}, "http://x has require_training false"),

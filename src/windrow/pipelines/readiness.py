@@ -11,7 +11,8 @@ from windrow.pipelines.warm_start import check_environments, check_recording
 
 
 def check_ready(file: Agentic | Rlvr | Cloning, *, goes_on: bool = False) -> None:
-    """Environments, tasks, the model, recordings, trackers; a run that `goes_on` has its warm start behind it."""
+    """Environments, tasks, models, recordings, trackers; a run that `goes_on` has its warm start behind it."""
+    from windrow.train.folders import model_folder
     from windrow.train.models import check_model
 
     check_environments(file)
@@ -21,7 +22,10 @@ def check_ready(file: Agentic | Rlvr | Cloning, *, goes_on: bool = False) -> Non
         check_installed(tracker)
     if isinstance(file, Cloning):
         check_recording(file.demonstrations)
-    elif file.warm_start is not None and not goes_on:
+        return
+    if file.train.reference:
+        model_folder(file.train.reference, "train.reference")
+    if file.warm_start is not None and not goes_on:
         check_recording(file.warm_start)
 
 

@@ -47,6 +47,8 @@ def check_servers(servers: Servers, runtime: str, layout: Layout | None) -> None
         raise ConfigError("servers load weights from folders, which runtime ray has none of; use runtime local")
     if layout is None:
         raise ConfigError("roles has a device_mapping auto, and no plan knows what servers can do; say it yourself")
+    if not servers.at:
+        raise ConfigError("servers.at is empty; name a server, or leave servers out")
     if len(servers.at) != len(layout.engines):
         raise ConfigError(
             f"servers.at has {len(servers.at)} servers and there is room for {len(layout.engines)} engines; a server "
