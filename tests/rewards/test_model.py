@@ -46,14 +46,20 @@ def alone(folder: str, episode: Trajectory) -> float:
     return float(load_classifier(folder)(input_ids=ids).logits[0, 0])
 
 
-def test_episodes_that_wait_together_get_the_scores_that_they_get_alone(folder: str, monkeypatch: pytest.MonkeyPatch):
-    rows: list[int] = []
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many go through the model each time."""
+    found: list[int] = []
 
     def seen(model: object, ids: Sized, real: object) -> object:
-        rows.append(len(ids))
+        found.append(len(ids))
         return score_rows(model, ids, real)  # type: ignore[arg-type]  # handed over
 
     monkeypatch.setattr("windrow.rewards.model.score_rows", seen)
+    return found
+
+
+def test_episodes_that_wait_together_get_the_scores_that_they_get_alone(folder: str, rows: list[int]):
     episodes = [said("word " * count, index=count) for count in (1, 5, 2, 3)]
     found = all_scored(ModelReward(folder), episodes)
     assert found == pytest.approx([alone(folder, each) for each in episodes], abs=1e-5)
@@ -61,11 +67,11 @@ def test_episodes_that_wait_together_get_the_scores_that_they_get_alone(folder: 
     assert max(rows) > 1
 
 
-def test_one_after_the_other_is_the_same_with_little_room(folder: str):
+def test_one_after_the_other_is_the_same_with_little_room(folder: str, rows: list[int]):
     episodes = [said("word " * count, index=count) for count in (1, 5, 2)]
-    assert all_scored(ModelReward(folder, tokens=1), episodes) == pytest.approx(
-        all_scored(ModelReward(folder), episodes), abs=1e-5
-    )
+    found = all_scored(ModelReward(folder, tokens=1), episodes)
+    assert rows == [1, 1, 1]
+    assert found == pytest.approx(all_scored(ModelReward(folder), episodes), abs=1e-5)
 
 
 def test_it_reads_what_was_shown_and_said_since_history_was_rewritten():
