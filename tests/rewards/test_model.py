@@ -74,6 +74,17 @@ def test_one_after_the_other_is_the_same_with_little_room(folder: str, rows: lis
     assert found == pytest.approx(all_scored(ModelReward(folder), episodes), abs=1e-5)
 
 
+def test_a_row_is_scored_by_its_last_real_token_whatever_stands_behind_it(folder: str):
+    import torch
+
+    model = load_classifier(folder)
+    alone = score_rows(model, torch.tensor([[5, 0, 7]]), torch.ones(1, 3, dtype=torch.long))
+    ids = torch.tensor([[5, 0, 7, 0, 9], [1, 2, 3, 4, 0]])
+    beside = score_rows(model, ids, torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
+    assert float(beside[0]) == pytest.approx(float(alone[0]), abs=1e-5)
+    assert abs(float(beside[0] - beside[1])) > 1e-3
+
+
 def test_it_reads_what_was_shown_and_said_since_history_was_rewritten():
     first = but(said("no"), turns=(*said("no").turns, but(said("yes", shown="again?").turns[0], chain=1)))
     assert conversation(first) == [Message("user", "again?"), Message("assistant", "yes")]
