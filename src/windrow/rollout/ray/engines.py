@@ -285,6 +285,7 @@ class Line:
 
     def _interrupt(self) -> None:
         """Whatever was sent goes on from what was heard of it; whoever asked asks again for the rest."""
+        self._requests = [request for request in self._requests if request.id not in self._withdrawn]
         unsent = {request.id for request in self._requests}
         self.take([Heard(name, INTERRUPTED, is_last=True) for name in self._flows if name not in unsent])
         self._withdrawn.clear()
