@@ -28,7 +28,7 @@ from tests.engines.torch.given import (
 from transformers import Qwen2Config
 
 from windrow.engines.protocol import Engine
-from windrow.engines.torch import TorchEngine
+from windrow.engines.torch import TorchEngine, spells
 from windrow.engines.torch.weights import checksum
 from windrow.errors import EngineError, EngineLost, Refused
 
@@ -365,3 +365,21 @@ async def test_control_before_the_start_counts():
         await engine.resume()
     assert len(heard.tokens) == 20
     await engine.close()
+
+
+@pytest.mark.parametrize("gate", ["suspend", "release"])
+def test_what_is_computed_on_either_side_of_a_closed_gate_is_no_one_spell(gate: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spells, "PAUSE_S", float("inf"))
+
+    async def scene() -> None:
+        async with started() as engine:
+            await hear(engine, request(0, max_tokens=3))
+            await (engine.suspend("interrupt") if gate == "suspend" else engine.release())
+            await (engine.resume() if gate == "suspend" else engine.restore())
+            await hear(engine, request(1, max_tokens=3))
+            first, second = engine.activity().spells
+            assert first[1] <= second[0]
+            busy = engine.busy()
+            assert busy.seconds <= sum(end - begin for begin, end in (first, second))
+
+    asyncio.run(scene())
