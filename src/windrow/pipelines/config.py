@@ -185,9 +185,7 @@ class Cloning(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         if self.validate.engines != 1:
             raise ConfigError(f"validate.engines {self.validate.engines} is for validate.how aside; leave it out")
         if self.save.trajectories:
-            raise ConfigError(
-                f"save.trajectories {self.save.trajectories} cannot be kept, sft plays none; leave it out"
-            )
+            raise ConfigError(f"save.trajectories {self.save.trajectories} cannot be kept, sft plays none; set it to 0")
         _check_collecting(self.collecting)
 
     @property

@@ -73,8 +73,8 @@ class SignalAlarm:
         self._streak += 1
         if self._streak == PATIENCE:
             log.warning(
-                "nothing was learnt from the last %d batches: no token had an advantage, because the attempts of each "
-                "group scored alike; make tasks easier or harder, raise group_size or the temperature, or set "
+                "nothing was learnt from the last %d batches: no token had an advantage, as when all attempts of a "
+                "group score alike; make tasks easier or harder, raise group_size or the temperature, or set "
                 "filter: varied",
                 self._streak,
             )
