@@ -10,6 +10,7 @@ What it does not do: it looks at lengths alone, never at tokens.
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,11 +91,11 @@ def share_shared(lengths: Ints, common: Ints, ranks: int, budget: int) -> list[l
     """The same for rows that have something in common with the one before them: each process reads a stretch."""
     own = lengths - common
     middles = np.cumsum(own) - own / 2
-    ends = np.searchsorted(middles, own.sum() * np.arange(1, ranks + 1) / ranks)
+    inner = np.searchsorted(middles, own.sum() * np.arange(1, ranks) / ranks).tolist()
     shares: list[list[list[int]]] = []
-    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+    for begin, end in pairwise([0, *inner, len(own)]):
         pieces = cut_shared(lengths[begin:end], common[begin:end], budget)
-        shares.append([[int(begin) + row for row in piece] for piece in pieces])
+        shares.append([[begin + row for row in piece] for piece in pieces])
     return _evened(shares)
 
 
