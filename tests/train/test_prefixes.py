@@ -74,7 +74,9 @@ def test_a_full_micro_batch_ends_where_the_least_is_in_common():
 @pytest.mark.parametrize("tokens", [16384, 20, 9])
 def test_log_probabilities_and_entropies_are_those_of_each_row_alone(kind, tokens):
     model, batch = kit.model(kind), kit.siblings(temperature=0.7)
-    said = score(Policy(model), Rows.of(batch), MicroConfig(tokens=tokens), 0.7)
+    policy = Policy(model)
+    said = score(policy, Rows.of(batch), MicroConfig(tokens=tokens), 0.7)
+    assert policy.shares
     torch.testing.assert_close(said.logprobs, kit.plain_logprobs(model, batch, 0.7).detach())
     plain = score(Policy(kit.model(kind)), Rows.of(batch), APART, 0.7)
     torch.testing.assert_close(said.entropy, plain.entropy)
@@ -246,6 +248,7 @@ def test_a_model_that_shares_is_called_by_others_as_ever_and_saved_as_ever(tmp_p
 
 def gradients(policy: Policy, micro: MicroConfig) -> dict[str, Tensor]:
     """Of a sum in which every token has another weight."""
+    assert policy.shares
     rows = Rows.of(kit.siblings())
     rows = rows.but(weights=torch.linspace(-1, 2, rows.mask.numel()).reshape(rows.mask.shape))
 
