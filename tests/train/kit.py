@@ -60,6 +60,25 @@ def batch(
     )
 
 
+def siblings(*, group_size: int = 3, seed: int = 0, temperature: float = 1.0) -> DataProto:
+    """Groups of answers to a prompt each; two answers of the second begin alike, and are longer than the others."""
+    lengths = [(6, 3), (6, 1), (6, 2), (5, 8), (5, 7), (5, 2)]
+    found = batch(lengths, group_size=group_size, seed=seed, temperature=temperature)
+    ids = column(found, "input_ids")
+    ids[1, :6] = ids[2, :6] = ids[0, :6]
+    ids[4, :5] = ids[5, :5] = ids[3, :5]
+    ids[4, 5:8] = ids[3, 5:8]
+    ids[0, 6], ids[1, 6], ids[2, 6], ids[3, 5], ids[5, 5] = 1, 2, 3, 4, 5  # and all others differ at once
+    ids[4, 5] = ids[3, 5]
+    ids[4, 8] = (ids[3, 8] + 1) % VOCABULARY
+    return found
+
+
+SIBLINGS_APART = 9 + 7 + 8 + 13 + 12 + 7
+SIBLINGS_ONCE = 6 + 3 + 1 + 2 + 5 + 8 + 4 + 2
+"""Tokens of `siblings`, one row at a time and where each is computed once."""
+
+
 def with_advantages(data: DataProto, advantages: Tensor | None = None) -> DataProto:
     """Good and bad rows in turn, or as given."""
     mask = column(data, "response_mask")

@@ -144,6 +144,13 @@ def test_whatever_is_asked_of_a_step_is_the_same(pair, settings):
     both(pair, kit.config(**{"micro": SMALL, **settings}), kit.model(), batches(2))
 
 
+@pytest.mark.parametrize("tokens", [12, 4096])
+def test_what_rows_have_in_common_is_computed_once_in_each_process(pair, tokens):
+    data = [kit.with_advantages(kit.siblings(seed=seed)) for seed in range(2)]
+    found = both(pair, kit.config(micro=MicroConfig(tokens=tokens)), kit.model("llama"), data)
+    assert all(each["train/tokens"] < kit.SIBLINGS_APART for each in found["metrics"])
+
+
 def test_a_batch_that_teaches_nothing_is_looked_at_together(pair):
     nothing = kit.with_advantages(kit.batch(), torch.zeros(4, 1))
     found = both(pair, kit.config(micro=SMALL), kit.model(), [nothing, *batches(1)])

@@ -48,8 +48,6 @@ TOKENS = 64
 """The longest answer."""
 USUAL = 12
 """How long answers are on average, at first."""
-MICRO = 1500
-"""Tokens that we train on at once; answers of about equal length are trained on together, so little is padding."""
 WARM_ROWS, WARM_STEPS = 1024, 80
 LR = 5e-4
 LETTERS = "abcdefgh"
@@ -185,7 +183,7 @@ async def ours_learns(seed: int, updates: int = UPDATES, bound: float = 0.0) -> 
 
 
 def _trainers(seed: int, processes: int) -> "Roles":
-    from windrow.train.config import LossConfig, MicroConfig, ModelConfig, OptimizerConfig, TinyConfig, TrainConfig
+    from windrow.train.config import LossConfig, ModelConfig, OptimizerConfig, TinyConfig, TrainConfig
     from windrow.train.local import LocalTrainers
     from windrow.train.roles import Actor
     from windrow.train.team import Source, Trainers
@@ -193,7 +191,6 @@ def _trainers(seed: int, processes: int) -> "Roles":
     train = TrainConfig(
         optimizer=OptimizerConfig(lr=LR, betas=(0.9, 0.999)),
         loss=LossConfig(aggregation="token_mean"),
-        micro=MicroConfig(tokens=MICRO),
         processes=processes,
     )
     if not processes:

@@ -107,6 +107,9 @@ class MicroConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: Annotated[
         bool, Meta(description="several rows in one sequence without padding, where attention can keep them apart")
     ] = False
+    share_prefixes: Annotated[
+        bool, Meta(description="what rows begin with in common is computed once, where attention is sdpa and it pays")
+    ] = True
 
 
 READERS: dict[str, tuple[Estimator, ...]] = {

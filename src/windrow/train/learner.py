@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from windrow.errors import ConfigError, TrainError
 from windrow.nearest import did_you_mean
 from windrow.train.config import MicroConfig, OptimizerConfig
-from windrow.train.networks import Said
+from windrow.train.networks import Policy, Said, Values
 from windrow.train.rows import Piece, Rows, pieces
 from windrow.train.schedules import learning_rate
 
@@ -112,7 +112,7 @@ class Learner:
 
     def pieces(self, rows: Rows) -> Iterator[Piece]:
         """The micro-batches that are this process's own."""
-        return pieces(rows, self.micro, self.peers.rank, self.peers.size)
+        return _pieces(self.network, rows, self.micro, self.peers)
 
     def forward(self, rows: Rows, temperature: float = 1.0) -> Said:
         """Log-probabilities and entropy (B, L) of all tokens that are asked about; nothing is learnt."""
@@ -233,7 +233,7 @@ def score(network: nn.Module, rows: Rows, micro: MicroConfig, temperature: float
     logprobs = torch.zeros(rows.mask.shape, device=rows.mask.device)
     entropy = torch.zeros_like(logprobs)
     with torch.no_grad():
-        for piece in pieces(rows, micro, peers.rank, peers.size):
+        for piece in _pieces(network, rows, micro, peers):
             said: Said = network(piece.asked, temperature)
             gather(logprobs, piece, said.logprobs)
             gather(entropy, piece, said.entropy)
@@ -244,6 +244,11 @@ def gather(into: Tensor, piece: Piece, numbers: Tensor) -> None:
     """Write what was said about a micro-batch's tokens to where they stand among all rows."""
     row, place = piece.where
     into[piece.rows[row], place] = numbers.detach().to(into.dtype)
+
+
+def _pieces(network: nn.Module, rows: Rows, micro: MicroConfig, peers: Peers) -> Iterator[Piece]:
+    shares = isinstance(network, Policy | Values) and network.shares
+    return pieces(rows, micro, peers.rank, peers.size, shares=shares)
 
 
 def _adamw(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:

@@ -2,13 +2,15 @@
 
 Promises: every row is in exactly one part; the same arguments give the same parts. Rows of one group stay in one
 mini-batch. A micro-batch holds at most `budget` tokens, counted as the model sees them: rows of one micro-batch are as
-long as its longest, or, packed, stand behind each other. A row that is longer than the budget goes alone.
+long as its longest, or, packed, stand behind each other, or, shared, have what they begin with in common once. A row
+that is longer than the budget goes alone.
 
 What it does not do: it looks at lengths alone, never at tokens.
 """
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,9 @@ from numpy.typing import NDArray
 from windrow.errors import ConfigError
 
 Ints = NDArray[np.int64]
+
+READ_AGAIN = 4
+"""Times that tokens of a shared micro-batch may stand in rows on average; what attention keeps grows with it."""
 
 
 def cut(lengths: "Sequence[int] | Ints", budget: int, *, packed: bool = False) -> list[list[int]]:
@@ -31,6 +36,25 @@ def cut(lengths: "Sequence[int] | Ints", budget: int, *, packed: bool = False) -
             longest, tokens = size, 0
         parts[-1].append(row)
         tokens += size
+    return parts
+
+
+def cut_shared(lengths: Ints, common: Ints, budget: int) -> list[list[int]]:
+    """Micro-batches of rows in their order, each of which has `common` tokens in common with the one before it.
+
+    One that is full ends where the least is in common, in its second half: there the least is computed twice.
+    """
+    parts: list[list[int]] = []
+    begin = 0
+    while begin < len(lengths):
+        own = np.cumsum(lengths[begin:] - common[begin:]) + common[begin]  # the first has nothing in common
+        cost = np.maximum(own, -(-np.cumsum(lengths[begin:]) // READ_AGAIN))
+        size = max(1, int(np.searchsorted(cost, budget, side="right")))
+        if size < len(cost):
+            ends = np.arange(size, int(np.searchsorted(cost, budget // 2, side="left")), -1)
+            size = int(ends[common[begin + ends].argmin()]) if len(ends) else size
+        parts.append(list(range(begin, begin + size)))
+        begin += size
     return parts
 
 
@@ -60,6 +84,32 @@ def share(lengths: "Sequence[int] | Ints", ranks: int, budget: int, *, packed: b
     for rank in range(ranks):
         rows = np.flatnonzero(part == rank)
         shares.append([rows[piece].tolist() for piece in cut(sizes[rows], budget, packed=packed)])
+    return _evened(shares)
+
+
+def share_shared(lengths: Ints, common: Ints, ranks: int, budget: int) -> list[list[list[int]]]:
+    """The same for rows that have something in common with the one before them: each process reads a stretch."""
+    own = lengths - common
+    middles = np.cumsum(own) - own / 2
+    inner = np.searchsorted(middles, own.sum() * np.arange(1, ranks) / ranks).tolist()
+    shares: list[list[list[int]]] = []
+    for begin, end in pairwise([0, *inner, len(own)]):
+        pieces = cut_shared(lengths[begin:end], common[begin:end], budget)
+        shares.append([[begin + row for row in piece] for piece in pieces])
+    return _evened(shares)
+
+
+def tokens(shares: list[list[list[int]]], lengths: Ints) -> int:
+    """That a model computes for all of these micro-batches, padding included."""
+    return sum(len(part) * int(lengths[part].max()) for parts in shares for part in parts if part)
+
+
+def shared_tokens(shares: list[list[list[int]]], lengths: Ints, common: Ints) -> int:
+    """The same where rows have something in common with the one before them."""
+    return sum(int(lengths[part].sum() - common[part[1:]].sum()) for parts in shares for part in parts)
+
+
+def _evened(shares: list[list[list[int]]]) -> list[list[list[int]]]:
     most = max(map(len, shares))
     return [pieces + [[] for _ in range(most - len(pieces))] for pieces in shares]
 

@@ -10,6 +10,9 @@ Rows are padded on the right, and attention is causal: what stands behind a toke
 So no mask is needed. Packed rows stand behind each other in one sequence; positions that begin again keep them apart.
 With flash attention that costs what the rows cost; with sdpa and eager a whole mask is made, and every row pays for the
 length of all, which only short sequences forgive.
+
+What rows begin with in common may be read once (`windrow.train.attention`). A model can do so if all its layers look at
+everything before a token, its attention is sdpa, and it proves on the spot that it says the same either way.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from windrow.errors import ConfigError, blame
+from windrow.train.attention import ATTENTION, Layout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,13 +38,15 @@ class Asked(NamedTuple):
     """Tokens that a model reads, and those among them that it is asked about."""
 
     input_ids: Tensor
-    """(B, L), or (1, L) with all rows behind each other."""
+    """(B, L), or (1, L) with all rows behind each other, or (1, L) with every token once."""
     position_ids: Tensor | None
     """None: each row begins at 0."""
     sources: Tensor
     """(N,) places in the flattened ids from which each token is predicted: the one before it."""
     targets: Tensor
     """(N,) the tokens."""
+    layout: Layout | None = None
+    """Where the tokens of rows are that have some in common."""
 
 
 class Said(NamedTuple):
@@ -59,6 +65,8 @@ class Policy(nn.Module):
         self.model = model
         self.dtype = dtype
         self._plain = _has_plain_head(bare(model))
+        self.shares = can_share(bare(model))
+        """Whether it can read what rows have in common once."""
 
     @property
     def backbone(self) -> nn.Module:
@@ -112,6 +120,8 @@ class Values(nn.Module):
         super().__init__()
         self.backbone: nn.Module = bare(model).base_model
         self.dtype = dtype
+        self.shares = can_share(bare(model))
+        """Whether it can read what rows have in common once."""
         width = int(model.config.get_text_config().hidden_size)
         self.head = nn.Linear(width, 1, device=model.device, dtype=torch.float32)
         nn.init.zeros_(self.head.weight)
@@ -139,6 +149,30 @@ def check_packing(network: Policy | Values) -> None:
         raise ConfigError(f"{name} does not keep packed rows apart with its attention; set train.micro.packing=false")
 
 
+def can_share(model: "PreTrainedModel") -> bool:
+    """Whether a model reads rows with a layout as it reads each alone; if so it can from now on."""
+    usual = model.config._attn_implementation  # noqa: SLF001  # no public way to ask
+    if usual not in ("sdpa", ATTENTION) or not _looks_at_everything(model) or _forgets_at_random(model):
+        return False
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 5, 6]], device=model.device) % vocabulary
+    tokens = torch.tensor([0, 1, 2, 3, 0, 1, 4, 5], device=model.device)
+    firsts = torch.tensor([0, 1, 2, 3, 6, 7], device=model.device)
+    none, layout = firsts[:0], Layout(tokens, ((2, 4),), firsts)
+    once = Asked(ids.flatten()[firsts][None], (firsts % 4)[None], none, none, layout)
+    try:
+        with torch.no_grad(), blame(ConfigError, "rows with tokens in common"):
+            apart = read(model.base_model, Asked(ids, None, none, none)).flatten(0, 1)
+            model.set_attn_implementation(ATTENTION)
+            shared = read(model.base_model, once)[0, tokens]
+            alike = bool((apart - shared).abs().max() <= 10 * TOLERANCE * apart.abs().max())
+    except ConfigError:
+        alike = False
+    if not alike:
+        model.set_attn_implementation(usual)
+    return alike
+
+
 def bare(model: "PreTrainedModel") -> "PreTrainedModel":
     """The model itself, whose layers may have adapters in them, without what peft puts around it."""
     if type(model).__module__.startswith("peft."):
@@ -158,10 +192,15 @@ def read(backbone: nn.Module, asked: Asked) -> Tensor:
     return cast("Tensor", backbone(**_inputs(asked)).last_hidden_state)
 
 
-def _inputs(asked: Asked) -> dict[str, Tensor | bool]:
+def _inputs(asked: Asked) -> dict[str, Tensor | Layout | bool]:
     """As transformers calls them; models without positions are not told of any."""
-    positions = {} if asked.position_ids is None else {"position_ids": asked.position_ids}
-    return {"input_ids": asked.input_ids, "use_cache": False, **positions}
+    inputs: dict[str, Tensor | Layout | bool] = {"input_ids": asked.input_ids, "use_cache": False}
+    if asked.position_ids is not None:
+        inputs["position_ids"] = asked.position_ids
+    if asked.layout is not None:
+        inputs["windrow_layout"] = asked.layout
+        inputs["attention_mask"] = torch.zeros(1, 1, 1, 1, device=asked.input_ids.device)  # or a model makes one
+    return inputs
 
 
 def _has_plain_head(model: "PreTrainedModel") -> bool:
@@ -174,6 +213,21 @@ def _has_plain_head(model: "PreTrainedModel") -> bool:
         own = model(input_ids=ids, use_cache=False).logits.float()
         ours = head(read(model.base_model, Asked(ids, None, ids, ids))).float()
     return bool((own - ours).abs().max() <= TOLERANCE * own.abs().max())
+
+
+def _looks_at_everything(model: "PreTrainedModel") -> bool:
+    """Whether every layer sees all tokens before one, by keys and values; windows and states do not."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    if model._is_stateful or not model._can_set_attn_implementation():  # noqa: SLF001  # no public way to ask
+        return False
+    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+
+
+def _forgets_at_random(model: "PreTrainedModel") -> bool:
+    """Whether adapters have dropout, which each row has of its own."""
+    return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
 
 def _said(logits: Tensor, targets: Tensor, temperature: float, *, entropy_counts: bool) -> Said:

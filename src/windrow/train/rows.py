@@ -4,7 +4,8 @@ Axes: B rows, L places, N tokens that are asked about.
 
 Promises: a column has its value at the token that it belongs to; what is said about a token stands there as well, and
 0 everywhere else. A row is read up to its last token that is asked about; what follows cannot matter. Rows with none
-are never read. The first token of a row is never asked about, because nothing predicts it.
+are never read. The first token of a row is never asked about, because nothing predicts it. What rows begin with in
+common is read once, if the model can and it pays; what is said about tokens is the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,17 @@ from torch import Tensor
 
 from windrow.errors import DataError
 from windrow.protocol import DataProto
-from windrow.train import micro
+from windrow.train import micro, prefixes
+from windrow.train.attention import Layout
 from windrow.train.config import MicroConfig
 from windrow.train.networks import Asked
 
 MASK = "response_mask"
 """The column of sampled tokens."""
+WORTH_SHARING = 0.85
+"""Tokens that may be left of those of padded rows; to find the tokens of rows again costs time in every layer."""
+PADDED = 1.25
+"""Rows that are up to so many times as long as each other are padded to one block of attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Piece:
     where: tuple[Tensor, Tensor]
     """Row and place of each token that is asked about."""
     tokens: int
-    """That the model reads, padding included."""
+    """That the model computes, padding included; what rows have in common counts once."""
 
     def spread(self, numbers: Tensor) -> Tensor:
         """(N,) numbers at their tokens, 0 elsewhere; gradients flow back."""
@@ -115,15 +121,25 @@ def temperature(batch: DataProto) -> float:
     return value
 
 
-def pieces(rows: Rows, config: MicroConfig, rank: int = 0, ranks: int = 1) -> Iterator[Piece]:
-    """The micro-batches of one process; all processes have equally many, some of them perhaps empty."""
+def pieces(rows: Rows, config: MicroConfig, rank: int = 0, ranks: int = 1, *, shares: bool = False) -> Iterator[Piece]:
+    """The micro-batches of one process; all processes have equally many, some of them perhaps empty.
+
+    `shares`: the model can read what rows have in common once.
+    """
     real = np.flatnonzero(rows.lengths)
-    mine = micro.share(rows.lengths[real], ranks, config.tokens, packed=config.packing)[rank]
-    for part in mine:
-        yield _piece(rows, real[np.array(part, np.int64)], packed=config.packing)
+    lengths = rows.lengths[real]
+    parts = micro.share(lengths, ranks, config.tokens, packed=config.packing)
+    if shares and config.share_prefixes and not config.packing:
+        order = prefixes.in_order(rows.input_ids.cpu().numpy()[real], lengths)
+        chosen, common, ordered = real[order.rows], order.common, lengths[order.rows]
+        together = micro.share_shared(ordered, common, ranks, config.tokens)
+        if micro.shared_tokens(together, ordered, common) <= WORTH_SHARING * micro.tokens(parts, lengths):
+            yield from (_piece(rows, chosen[part], common=common[part]) for part in together[rank])
+            return
+    yield from (_piece(rows, real[part], packed=config.packing) for part in parts[rank])
 
 
-def _piece(rows: Rows, chosen: micro.Ints, *, packed: bool) -> Piece:
+def _piece(rows: Rows, chosen: micro.Ints, *, packed: bool = False, common: micro.Ints | None = None) -> Piece:
     if not len(chosen):
         return _nothing(rows)
     device = rows.mask.device
@@ -132,20 +148,43 @@ def _piece(rows: Rows, chosen: micro.Ints, *, packed: bool) -> Piece:
     ids = rows.input_ids[:, :width][index]
     mask = rows.mask[:, :width][index]
     row, place = mask.nonzero(as_tuple=True)
-    targets = ids[row, place]
-    lengths = torch.from_numpy(rows.lengths[chosen]).to(device)
-    plain = Asked(ids, None, row * width + place - 1, targets)
-    asked = _packed(ids, lengths, row, place, targets) if packed else plain
+    asked = Asked(ids, None, row * width + place - 1, ids[row, place])
+    if packed:
+        asked = _packed(asked, torch.from_numpy(rows.lengths[chosen]).to(device))
+    if common is not None:
+        asked = _shared(asked, rows.lengths[chosen], common)
     columns = {name: tensor[:, :width][index] for name, tensor in rows.columns.items()}
     return Piece(index, mask, columns, asked, (row, place), asked.input_ids.numel())
 
 
-def _packed(ids: Tensor, lengths: Tensor, row: Tensor, place: Tensor, targets: Tensor) -> Asked:
+def _packed(asked: Asked, lengths: Tensor) -> Asked:
     """All rows behind each other, without padding."""
+    ids = asked.input_ids
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     real = places < lengths[:, None]
-    begins = lengths.cumsum(0) - lengths
-    return Asked(ids[real][None], places[real][None], begins[row] + place - 1, targets)
+    numbers = real.flatten().cumsum(0) - 1
+    return Asked(ids[real][None], places[real][None], numbers[asked.sources], asked.targets)
+
+
+def _shared(asked: Asked, lengths: micro.Ints, common: micro.Ints) -> Asked:
+    """Every token once, and where the rows have theirs."""
+    device, width = asked.input_ids.device, asked.input_ids.shape[1]
+    numbers = prefixes.numbered(lengths, common)
+    _, firsts = np.unique(numbers, return_index=True)  # where each token is among all places
+    there = torch.from_numpy(firsts).to(device)
+    ids = asked.input_ids.flatten()[there]
+    sources = torch.from_numpy(numbers).to(device).flatten()[asked.sources]
+    return Asked(ids[None], (there % width)[None], sources, asked.targets, _layout(numbers, lengths, device))
+
+
+def _layout(numbers: micro.Ints, lengths: micro.Ints, device: torch.device) -> Layout:
+    """Rows in blocks of about equal length."""
+    sizes = np.ceil(np.log(lengths) / np.log(PADDED))
+    blocks = [numbers[sizes == size, : lengths[sizes == size].max()] for size in np.unique(sizes)]
+    tokens = np.concatenate([block.ravel() for block in blocks])
+    _, places = np.unique(tokens, return_index=True)
+    shapes = tuple((len(block), block.shape[1]) for block in blocks)
+    return Layout(torch.from_numpy(tokens).to(device), shapes, torch.from_numpy(places).to(device))
 
 
 def _nothing(rows: Rows) -> Piece:
