@@ -45,7 +45,7 @@ MOVE_IN_S = 600.0
 """How long a host may take to be there and to hold its guest: some load large things."""
 END_S = 10.0
 """How long a host may take to close what is in play when everything is broken off."""
-SPREAD = {"scheduling_strategy": "SPREAD"}
+SPREAD: Mapping[str, object] = {"scheduling_strategy": "SPREAD"}
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
 YIELD = 5
@@ -155,9 +155,11 @@ class ScoringGuest(Guest):
 class StandIn:
     """Beside the queue: somebody who works in a host."""
 
-    def __init__(self, name: str, queue: GroupQueueManager) -> None:
+    def __init__(self, name: str, queue: GroupQueueManager, options: Mapping[str, object] = SPREAD) -> None:
+        """`options` say to Ray where its hosts are placed."""
         self.name = name
         self.ended = asyncio.Event()
+        self._options = options
         self._queue = queue
         self._host: Remote | None = None
         self._is_dismissed = False
@@ -204,7 +206,7 @@ class StandIn:
     async def _one_life(self) -> HostLost | None:
         """From the start of a host to its end; why it died, if it did."""
         lost: list[HostLost] = []
-        host = start(self.name, **SPREAD)
+        host = start(self.name, **self._options)
         is_in = False
         try:
             is_far = await self._moved_in(host)
@@ -380,8 +382,9 @@ class RayScorer(StandIn):
         limits: RewardLimits,
         *,
         closes: bool,
+        options: Mapping[str, object] = SPREAD,
     ) -> None:
-        super().__init__(name, queue)
+        super().__init__(name, queue, options)
         self.kind = kind
         self._make = make
         self._limits = limits
@@ -403,10 +406,26 @@ class RayScorer(StandIn):
 
 
 class Elsewhere:
-    """They live in hosts, spread over the cluster."""
+    """They live in hosts, spread over the cluster, but for rewards that have a device."""
 
     player = RayPlayer
-    scorer = RayScorer
+
+    def __init__(self, seats: Mapping[int, Mapping[str, object]]) -> None:
+        """`seats` are Ray's options for a host on a device, for all and only devices that rewards have."""
+        self._seats = seats
+
+    def scorer(
+        self,
+        name: str,
+        kind: str,
+        queue: GroupQueueManager,
+        make: Callable[[], AnyReward],
+        limits: RewardLimits,
+        *,
+        closes: bool,
+    ) -> RayScorer:
+        options = SPREAD if limits.device is None else self._seats[limits.device]
+        return RayScorer(name, kind, queue, make, limits, closes=closes, options=options)
 
 
 def _node() -> str:
