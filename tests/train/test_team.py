@@ -133,6 +133,7 @@ def test_a_reference_and_a_critic_in_processes_of_their_own_say_and_learn_the_sa
             assert heard["critic/loss"] == pytest.approx(said["critic/loss"], rel=1e-3, abs=1e-6)
         assert apart(engine_weights(aside), spread.weights()) <= 10 * OF_WEIGHTS
         assert apart(alone.critic.state_dict()["weights"], spread.critic.state_dict()["weights"]) <= OF_WEIGHTS
+    assert two.critic is not None
     with pytest.raises(TrainError, match=r"trainer processes cannot critic.values: they were closed"):
         two.critic.values(batch())
 
