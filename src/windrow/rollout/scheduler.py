@@ -234,6 +234,12 @@ def _place_in(cluster: InferCluster, mode: Mode, config: RolloutConfig, env: Env
 
         engines = Engines(cluster.name, cluster.hosts, cluster.worker_config)
         return RemoteTenancy(cluster.office, engines, mode, config, env, seats_of(env, cluster.resource_manager))
+    given = [each.reward_limits.device for each in env.by_tag().values() if each.reward_limits.device is not None]
+    if given:
+        raise ConfigError(
+            f"reward_limits.device is {given[0]}, which only a host on Ray can have; here a reward says itself where it "
+            f"computes, so leave it out"
+        )
     return Tenancy(commons_of(cluster), Here(), mode, config, env)
 
 

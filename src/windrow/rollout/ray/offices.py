@@ -34,7 +34,7 @@ from windrow.rollout.passes import Asked
 from windrow.rollout.queue import STOP_S
 from windrow.rollout.ray.engines import RayEngine
 from windrow.rollout.ray.parcels import opened
-from windrow.rollout.ray.players import Elsewhere
+from windrow.rollout.ray.players import Elsewhere, Seats
 from windrow.rollout.sharing import Commons
 from windrow.rollout.snapshots import save
 from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 
 Send = Callable[..., Coroutine[Any, Any, Any]]
 """How a call goes to a host."""
-Seats = Mapping[int, Mapping[str, object]]
-"""Ray's options for a host on a device."""
 OFFICE = "office"
 EARLY = 64
 """Calls that may be given up before they come."""

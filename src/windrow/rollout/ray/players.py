@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -46,6 +47,8 @@ MOVE_IN_S = 600.0
 END_S = 10.0
 """How long a host may take to close what is in play when everything is broken off."""
 SPREAD: Mapping[str, object] = {"scheduling_strategy": "SPREAD"}
+Seats = Mapping[int, Mapping[str, object]]
+"""Ray's options for a host on a device, for all and only devices that rewards have."""
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
 YIELD = 5
@@ -382,9 +385,9 @@ class RayScorer(StandIn):
         limits: RewardLimits,
         *,
         closes: bool,
-        options: Mapping[str, object] = SPREAD,
+        seats: Seats,
     ) -> None:
-        super().__init__(name, queue, options)
+        super().__init__(name, queue, SPREAD if limits.device is None else seats[limits.device])
         self.kind = kind
         self._make = make
         self._limits = limits
@@ -410,22 +413,8 @@ class Elsewhere:
 
     player = RayPlayer
 
-    def __init__(self, seats: Mapping[int, Mapping[str, object]]) -> None:
-        """`seats` are Ray's options for a host on a device, for all and only devices that rewards have."""
-        self._seats = seats
-
-    def scorer(
-        self,
-        name: str,
-        kind: str,
-        queue: GroupQueueManager,
-        make: Callable[[], AnyReward],
-        limits: RewardLimits,
-        *,
-        closes: bool,
-    ) -> RayScorer:
-        options = SPREAD if limits.device is None else self._seats[limits.device]
-        return RayScorer(name, kind, queue, make, limits, closes=closes, options=options)
+    def __init__(self, seats: Seats) -> None:
+        self.scorer = partial(RayScorer, seats=seats)
 
 
 def _node() -> str:
