@@ -237,7 +237,7 @@ def _place_in(cluster: InferCluster, mode: Mode, config: RolloutConfig, env: Env
     given = [each.reward_limits.device for each in env.by_tag().values() if each.reward_limits.device is not None]
     if given:
         raise ConfigError(
-            f"reward_limits.device is {given[0]}, which only a host on Ray can have; here a reward says itself where it "
+            f"reward_limits.device is {given[0]}, which only a host on Ray can have; here it says itself where it "
             f"computes, so leave it out"
         )
     return Tenancy(commons_of(cluster), Here(), mode, config, env)
