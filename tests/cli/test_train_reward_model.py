@@ -34,8 +34,16 @@ def config(folder: Path) -> str:
     return "judged.yaml"
 
 
-def test_what_the_model_says_is_part_of_the_score(windrow: Windrow, config: str, folder: Path):
-    said = windrow("train", config, "--json")
+@pytest.mark.parametrize(
+    "placed",
+    [
+        pytest.param((), id="anywhere"),
+        pytest.param(("devices=2", "roles.reward.device_mapping=1"), id="on a device"),
+        pytest.param(("devices=2", "roles.reward.device_mapping=1", "runtime=ray"), id="on Ray", marks=pytest.mark.ray),
+    ],
+)
+def test_what_the_model_says_is_part_of_the_score(placed: tuple[str, ...], windrow: Windrow, config: str, folder: Path):
+    said = windrow("train", config, *placed, "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out.splitlines()[-1])
     assert (found["steps"], found["ledger"]["train"]["attempts"]["trained"]) == (2, 16)

@@ -137,7 +137,40 @@ def test_two_mappings_make_a_layout(infer: tuple[int, ...], train: tuple[int, ..
     assert (layout.kind, layout.shared) == (kind, shared)
 
 
+@pytest.mark.parametrize(
+    ("train", "reference", "critic", "elsewhere", "lanes", "shared"),
+    [
+        ((0,), (), (), {}, ["arc"], (0,)),
+        ((0,), (0,), (), {}, ["arc"], (0,)),
+        ((0, 1), (1, 0), (), {}, ["arc"], (0, 1)),
+        ((), (), (1,), {(1,): "c"}, ["ar", "c"], (1,)),
+        ((2,), (), (3,), {(3,): "c"}, ["ar", "c"], ()),
+        ((2,), (4,), (3,), {(4,): "r", (3,): "c"}, ["a", "r", "c"], ()),
+        ((2,), (4, 3), (3, 4), {(3, 4): "rc"}, ["a", "rc"], ()),
+        ((2,), (3, 4), (4, 5), {(3, 4): "r", (4, 5): "c"}, ["a", "rc"], ()),
+        ((2, 3), (3, 4), (4,), {(3, 4): "r", (4,): "c"}, ["arc"], ()),
+        ((2, 3), (4,), (3,), {(4,): "r", (3,): "c"}, ["ac", "r"], ()),
+        ((2,), (1,), (0,), {(1,): "r", (0,): "c"}, ["a", "r", "c"], (0, 1)),
+    ],
+)
+def test_those_who_share_a_device_take_turns_and_others_do_not(
+    train: tuple[int, ...],
+    reference: tuple[int, ...],
+    critic: tuple[int, ...],
+    elsewhere: dict[tuple[int, ...], str],
+    lanes: list[str],
+    shared: tuple[int, ...],
+):
+    """Roles by their first letters; generation has devices 0 and 1."""
+    layout = Layout(infer=(0, 1), train=train, reference=reference, critic=critic)
+    assert {own: "".join(name[0] for name in names) for own, names in layout.elsewhere.items()} == elsewhere
+    assert ["".join(name[0] for name in lane) for lane in layout.lanes] == lanes
+    assert layout.shared == shared
+
+
 def test_a_layout_says_where_everybody_sits():
+    away = Layout(infer=(0,), train=(1,), reference=(2, 3), critic=(2, 3))
+    assert str(away) == "disjoint: generation on 0, training on 1, reference and critic on 2-3"
     assert str(Layout(infer=(0, 1, 2, 3), train=(2, 3))) == "overlapping: generation on 0-3, training on 2-3"
     assert str(Layout(infer=(0,), train=())) == "disjoint: generation on 0, training apart"
     assert Layout(infer=(0, 1, 4, 5), train=(), infer_each=2).engines == [(0, 1), (4, 5)]

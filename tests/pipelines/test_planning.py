@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.pipelines.kit import small
-from tests.pipelines.test_placing import INFER, TRAIN, a_file
+from tests.pipelines.test_placing import CRITIC, GAE, INFER, JUDGED, REWARD, TRAIN, a_file
 
 from windrow.errors import ConfigError
 from windrow.pipelines.config import Cloning
@@ -54,6 +54,21 @@ def test_every_role_that_is_played_has_its_devices(tmp_path: Path):
     assert roles_of(file, file.layout) == {
         "actor_infer": (0,), "actor_train": (0,), "reference": (0,), "critic": (0,),
     }  # fmt: skip
+
+
+def test_a_plan_keeps_where_others_were_put_and_puts_the_rest_with_training(tmp_path: Path):
+    more = (GAE, "train.loss.kl=0.1", "roles.reference.device_mapping=auto", f"{CRITIC}=[2]", f"{REWARD}=[1]")
+    found = planned(a_file(tmp_path, "devices=3", *AUTO, *LITTLE, *JUDGED, *more))
+    assert found.plan is not None
+    assert roles_of(found.file, found.plan.layout) == {
+        "actor_infer": found.file.layout.infer,
+        "actor_train": found.file.layout.train,
+        "reference": found.file.layout.train,
+        "critic": (2,),
+        "reward": (1,),
+    }
+    assert 1 not in found.file.layout.infer
+    assert any("the reference sits with training" in reason for reason in found.plan.reasons)
 
 
 def test_cloning_has_nothing_to_plan():

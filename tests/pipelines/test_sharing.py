@@ -14,12 +14,13 @@ from windrow.engines.torch.spells import Activity
 from windrow.errors import InternalError
 from windrow.pipelines.agentic import train_agent
 from windrow.pipelines.config import Agentic, Validation
-from windrow.pipelines.placing import Roles, Workers
+from windrow.pipelines.placing import Role, Roles, Workers
 from windrow.pipelines.timeline import collisions
 from windrow.pipelines.training import Outcome, Training
 from windrow.protocol import DataProto
 from windrow.rollout.scheduler import RolloutScheduler
 from windrow.store.run import RunFolder
+from windrow.train.config import EstimatorConfig
 from windrow.types import but
 
 LENT, KEPT = "engine-0", "engine-1"
@@ -75,6 +76,19 @@ def test_the_lent_engine_samples_nothing_while_training_runs_and_the_other_one_d
     assert seen[1][0][LENT].tokens > seen[0][1][LENT].tokens, "it plays again when training is done"
     uses = {(span.lane, span.use) for span in outcome.timeline}
     assert {(LENT, "lent"), (LENT, "playing"), (KEPT, "playing"), ("training", "training")} <= uses
+    assert collisions(outcome.timeline) == []
+
+
+def test_an_engine_whose_device_only_the_critic_borrows_stands_still_as_well(tmp_path: Path):
+    roles = Roles(actor_infer=Workers(device_mapping="0-1"), critic=Role(device_mapping=0))
+    validate = Validation(tasks=4, every=0, at_once=4, greedy=False)
+    made = small(devices=2, roles=roles, steps=2, warm_start=None, validate=validate)
+    estimator = EstimatorConfig(kind="gae")
+    file = but(made, rollout=but(made.rollout, staleness=20.0), train=but(made.train, estimator=estimator))
+    outcome, seen = watched(file, tmp_path)
+    assert [after[LENT].forwards - before[LENT].forwards for before, after in seen] == [0, 0]
+    assert all(after[KEPT].tokens > before[KEPT].tokens for before, after in seen)
+    assert (LENT, "lent") in {(span.lane, span.use) for span in outcome.timeline}
     assert collisions(outcome.timeline) == []
 
 

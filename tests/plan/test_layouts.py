@@ -72,3 +72,10 @@ def test_every_layout_can_be_carried_out_and_there_are_few(devices: int, infer_e
         assert set(layout.infer) | set(layout.train) <= set(range(devices))
         shared = set(layout.shared)
         assert all(len(shared & set(engine)) in (0, infer_each) for engine in layout.engines)
+
+
+def test_what_others_were_given_is_kept_and_a_reward_model_has_its_devices_alone():
+    found = candidates(question(4, critic=(2,), rewards=(3,)))
+    assert all(layout.critic == (2,) for layout in found)
+    assert all(3 not in (*layout.infer, *layout.train) for layout in found)
+    assert any(layout.infer == (1,) and layout.train == (0,) for layout in found), "nobody shares anything"

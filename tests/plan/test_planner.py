@@ -89,6 +89,39 @@ def test_where_all_take_turns_both_must_fit_because_nobody_leaves():
     assert lack_of_memory(but(memory, device=None), everything) == ""
 
 
+@pytest.mark.parametrize(
+    ("reference", "critic", "seconds"),
+    [
+        ((), (), 60.0),  # all three in turn
+        ((), (3,), 40.0),  # the critic beside the others
+        ((2,), (3,), 30.0),  # everybody beside everybody
+        ((3,), (3,), 30.0),  # two in turn, beside the actor
+        ((0,), (3,), 40.0),  # the reference takes turns with the actor
+    ],
+)
+def test_those_on_devices_of_their_own_train_beside_the_others(
+    reference: tuple[int, ...], critic: tuple[int, ...], seconds: float
+):
+    costs = but(question().costs, reference_share=1 / 6, critic_share=1 / 3)
+    layout = Layout(infer=(1, 2), train=(0,), reference=reference, critic=critic)
+    assert learn_s(but(question(), costs=costs), layout) == pytest.approx(seconds)
+
+
+def test_those_on_devices_of_their_own_need_no_memory_elsewhere():
+    memory = Memory(device=9e9, engine=1e9, trainer=8e9, reference=2e9, critic=8e9)
+    assert "training needs 18 GB" in lack_of_memory(memory, Layout(infer=(1,), train=(0,)))
+    assert "training needs 10 GB" in lack_of_memory(memory, Layout(infer=(1,), train=(0,), critic=(2,)))
+    assert lack_of_memory(memory, Layout(infer=(1,), train=(0,), critic=(2,), reference=(3,))) == ""
+    assert "training needs 10 GB" in lack_of_memory(memory, Layout(infer=(1,), train=(0,), critic=(2,), reference=(0,)))
+    assert "training needs 10 GB" in lack_of_memory(memory, Layout(infer=(1,), train=(), critic=(2,), reference=(2,)))
+
+
+def test_what_is_left_to_a_plan_beside_generation_and_training_is_said():
+    reasons = make_plan(question(2, left=("critic", "reward"))).reasons
+    assert any(each.startswith("the critic sits with training") for each in reasons)
+    assert "reward models sit where reward_args.model.device says" in reasons
+
+
 def test_nothing_that_fits_is_an_error_with_a_way_out():
     with pytest.raises(ConfigError, match=r"cannot work: an engine needs 1 GB .* use more devices or a smaller model"):
         make_plan(question(memory=Memory(device=0.5e9, engine=1e9, trainer=1e9)))

@@ -61,6 +61,11 @@ class Raising:
         return 1.0
 
 
+def test_a_reward_in_this_process_is_given_no_device():
+    with pytest.raises(ConfigError, match=r"reward_limits\.device is 0, which only a host on Ray can have"):
+        Rig(reward=Telling(), reward_limits=RewardLimits(device=0))
+
+
 @played
 async def test_the_reward_is_the_score_and_the_last_turn_is_credited_with_it():
     rig = Rig(env=partial(Echo, turns=3), tasks=4, reward=Telling())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.train import kit
 from windrow.engines.buckets import Shipment, fetched
 from windrow.engines.torch import TorchEngine
 from windrow.engines.torch.weights import read
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, TrainError
 from windrow.train.config import (
     CriticConfig,
     EstimatorConfig,
@@ -24,10 +25,12 @@ from windrow.train.config import (
     TinyConfig,
     TrainConfig,
 )
+from windrow.train.local import LocalTrainers
 from windrow.train.models import load_model
 from windrow.train.processes import TrainerProcesses
 from windrow.train.roles import Actor, Critic, Reference
-from windrow.train.team import Source, Start, Trainers
+from windrow.train.spread import Spread
+from windrow.train.team import Company, Source, Start, Trainers
 from windrow.train.weights import deliver, engine_weights
 from windrow.types import but
 
@@ -101,6 +104,56 @@ def test_they_learn_what_they_would_learn_here_and_leave_as_what_engines_confirm
     assert apart(engine_weights(model), trainers.weights()) <= 10 * OF_WEIGHTS  # a rate of 1e-2
     assert apart(critic.state_dict()["weights"], trainers.critic.state_dict()["weights"]) <= OF_WEIGHTS
     asyncio.run(served(trainers))
+
+
+def test_a_reference_and_a_critic_in_processes_of_their_own_say_and_learn_the_same(start):
+    """The actor is here, the critic in two processes, the reference in one."""
+    model, aside = load_model(TINY, vocabulary=kit.VOCABULARY), load_model(TINY, vocabulary=kit.VOCABULARY)
+    model.load_state_dict(warmed())
+    aside.load_state_dict(warmed())
+    actor = Actor(CONFIG, aside)
+    alone = LocalTrainers(CONFIG, actor)
+    assert alone.reference is not None
+    assert alone.critic is not None
+    with (
+        Company(CONFIG, SOURCE, ["critic"], 2, start) as two,
+        Company(CONFIG, SOURCE, ["reference"], 1, start) as one,
+        closing(Spread(LocalTrainers(CONFIG, Actor(CONFIG, model), members=["actor"]), [one, two])) as spread,
+    ):
+        assert spread.reference is not None
+        assert spread.critic is not None
+        for seed in range(2):
+            here = alone.critic.values(alone.reference.log_probs(batch(seed)))
+            there = spread.critic.values(spread.reference.log_probs(batch(seed)))
+            for name in ("ref_logprobs", "values"):
+                assert torch.allclose(here[name], there[name], atol=1e-4), name
+            said, heard = actor.train(here), spread.actor.train(there)
+            assert heard["train/loss"] == pytest.approx(said["train/loss"], rel=1e-3, abs=1e-6)
+            said, heard = alone.critic.train(here), spread.critic.train(there)
+            assert heard["critic/loss"] == pytest.approx(said["critic/loss"], rel=1e-3, abs=1e-6)
+        assert apart(engine_weights(aside), spread.weights()) <= 10 * OF_WEIGHTS
+        assert apart(alone.critic.state_dict()["weights"], spread.critic.state_dict()["weights"]) <= OF_WEIGHTS
+    assert two.critic is not None
+    with pytest.raises(TrainError, match=r"trainer processes cannot critic.values: they were closed"):
+        two.critic.values(batch())
+
+
+def test_the_reference_of_an_actor_with_adapters_is_what_it_was_without_them_elsewhere_too(start):
+    pytest.importorskip("peft")
+    model = but(TINY, lora=LoraConfig(rank=2))
+    actor = Actor(CONFIG, load_model(model, vocabulary=kit.VOCABULARY))
+    actor.train(batch().union(Reference(CONFIG, actor).log_probs(batch())))
+    reference = Reference(CONFIG, actor)
+    state = dict(actor.model.state_dict())
+    with Company(
+        CONFIG, Source(model=model, vocabulary=kit.VOCABULARY, state=state), ["reference"], 1, start
+    ) as company:
+        assert company.reference is not None
+        for _ in range(2):
+            there = company.reference.log_probs(batch())
+            assert torch.allclose(there["ref_logprobs"], reference.log_probs(batch())["ref_logprobs"], atol=1e-5)
+            company.reference.load_state_dict(reference.state_dict())  # there is nothing in it, so nothing changes
+        reference.load_state_dict(company.reference.state_dict())
 
 
 async def served(trainers: Trainers) -> None:

@@ -1,4 +1,4 @@
-"""Which devices a role has: what people write, and what two roles' devices make together.
+"""Which devices a role has: what people write, and what the devices of all roles make together.
 
 Promises: what is written is read, never evaluated; a text costs time in proportion to its length and to the devices
 that it names, of which there is a limit. A mapping is a tuple of different devices, in the order in which they were
@@ -31,6 +31,12 @@ Kind = Literal["colocated", "disjoint", "overlapping"]
 """Generation and training take turns on all devices; have none in common; or training borrows some of generation's."""
 
 
+Member = Literal["actor", "reference", "critic"]
+"""Who has weights in training."""
+FOLLOWERS: tuple[Literal["reference", "critic"], ...] = ("reference", "critic")
+"""Those who sit with the actor unless something else is said."""
+
+
 class Layout(Value, frozen=True, kw_only=True):
     """Where generation and training sit."""
 
@@ -41,11 +47,44 @@ class Layout(Value, frozen=True, kw_only=True):
     """Devices of one engine."""
     train_each: int = 1
     """Devices of one trainer."""
+    reference: tuple[int, ...] = ()
+    """Empty: with training."""
+    critic: tuple[int, ...] = ()
+    """Empty: with training."""
+
+    @property
+    def elsewhere(self) -> dict[tuple[int, ...], tuple[Member, ...]]:
+        """All and only those who do not sit with training, by their devices; on the same ones they sit together."""
+        found: dict[tuple[int, ...], tuple[Member, ...]] = {}
+        for name, devices in zip(FOLLOWERS, (self.reference, self.critic), strict=True):
+            own = tuple(sorted(devices))
+            if own and own != tuple(sorted(self.train)):
+                found[own] = (*found.get(own, ()), name)
+        return found
+
+    @property
+    def lanes(self) -> list[tuple[Member, ...]]:
+        """Who takes turns; those of two lanes have no device in common, so lanes work at the same time."""
+        away = self.elsewhere
+        there = {name for names in away.values() for name in names}
+        home: tuple[Member, ...] = ("actor", *(name for name in FOLLOWERS if name not in there))
+        lanes: list[tuple[set[int], tuple[Member, ...]]] = [({*self.train}, home)]
+        for devices, names in away.items():
+            met = [lane for lane in lanes if not lane[0].isdisjoint(devices)]
+            lanes = [lane for lane in lanes if lane not in met]
+            taken = {*devices}.union(*(lane[0] for lane in met))
+            lanes.append((taken, (*(name for lane in met for name in lane[1]), *names)))
+        return sorted((names for _, names in lanes), key=lambda names: "actor" not in names)
+
+    @property
+    def learning(self) -> tuple[int, ...]:
+        """Devices of everybody who works when it is training's turn."""
+        return tuple(sorted({*self.train, *self.reference, *self.critic}))
 
     @property
     def shared(self) -> tuple[int, ...]:
         """Devices around which generation shrinks and grows, or pauses if they are all it has."""
-        return tuple(device for device in self.infer if device in set(self.train))
+        return tuple(device for device in self.infer if device in set(self.learning))
 
     @property
     def kind(self) -> Kind:
@@ -65,7 +104,8 @@ class Layout(Value, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         train = f"training on {spelled(self.train)}" if self.train else "training apart"
-        return f"{self.kind}: generation on {spelled(self.infer)}, {train}"
+        away = "".join(f", {' and '.join(names)} on {spelled(own)}" for own, names in self.elsewhere.items())
+        return f"{self.kind}: generation on {spelled(self.infer)}, {train}{away}"
 
 
 def parse_devices(spec: Sequence[int] | str | int, named: str = "device_mapping") -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from windrow.errors import ConfigError
 from windrow.nearest import did_you_mean
 from windrow.observe.trackers import TrackerConfig
 from windrow.pipelines.placing import Needs, Roles, check
+from windrow.pipelines.rewarding import placed, reward_models
 from windrow.pipelines.serving import Servers, check_servers
 from windrow.rollout.config import EnvManagerConfig, RolloutConfig, machine_settings
 from windrow.rollout.env_config import TagConfig
@@ -114,12 +115,18 @@ class Reinforced(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
             devices=self.devices,
             processes=train.processes,
             aside=validate.engines if validate.how == "aside" else 0,
-            has_reference=train.loss.needs_reference,
-            has_critic=train.estimator.kind == "gae",
+            has_reference="reference" in train.members,
+            has_critic="critic" in train.members,
+            reward_models=reward_models(self.collecting),
         )
         check(self.roles, needs)
         if self.servers is not None:
             check_servers(self.servers, self.runtime, None if self.roles.is_open else self.layout)
+
+    @property
+    def collecting(self) -> RolloutConfig:
+        """What is collected, with everything that the rest of the file says about it."""
+        raise NotImplementedError
 
     @property
     def layout(self) -> Layout:
@@ -225,7 +232,12 @@ def _settled(file: "Agentic | Rlvr | Cloning", rollout: RolloutConfig) -> Rollou
         val = _held_out(rollout.train_env_manager, file)
     elif val.tasks is None and val.task_source is None and val.max_tasks is None:
         val = but(val, max_tasks=file.validate.tasks)  # a validation plays all tasks that there are
-    return but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks, pin_validation=True)
+    made = but(rollout, seed=file.seed, val_env_manager=val, val_batch_size=file.validate.tasks, pin_validation=True)
+    rewards = file.roles.given("reward") if isinstance(file, Reinforced) else None
+    if rewards is None:
+        return made
+    on_gpus = any(device.startswith("cuda") for device in (file.engine.device, file.model.device))
+    return placed(made, rewards, "cuda" if on_gpus else "cpu", file.runtime)
 
 
 def _held_out(env: EnvManagerConfig, file: Common) -> EnvManagerConfig:

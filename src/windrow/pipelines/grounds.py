@@ -3,12 +3,11 @@
 Promises: what is started for a run ends with it, however it ends; a Ray cluster that was there before stays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from windrow.cluster.local import ResourceManager
-from windrow.cluster.mapping import Layout
 from windrow.pipelines.config import Agentic, Cloning, Rlvr
 
 if TYPE_CHECKING:
@@ -35,21 +34,20 @@ class Ground:
         """Of the Ray cluster; None in this process."""
         return None if self._session is None else self._session.address
 
-    def trainers(self, layout: Layout) -> "Start":
-        """What starts trainer processes on the devices of training."""
+    def trainers(self, seats: Sequence[tuple[int, ...]]) -> "Start":
+        """What starts trainer processes, given the devices of each; no devices: anywhere."""
         devices = self.devices
         if devices.runtime != "ray":
             from windrow.train.processes import TrainerProcesses
 
-            return partial(TrainerProcesses, gpus=[own[0] for own in layout.trainers])
+            return partial(TrainerProcesses, gpus=[own[0] for own in seats])
         from windrow.cluster.ray.resources import RayResourceManager
         from windrow.train.on_ray import TrainerHosts
 
         assert isinstance(devices, RayResourceManager)
 
         def options(rank: int) -> Mapping[str, object]:
-            own = layout.trainers[rank] if layout.train else ()
-            return devices.options(own, f"trainer {rank}") if own else {}
+            return devices.options(seats[rank], f"trainer {rank}") if seats else {}
 
         return partial(TrainerHosts, options=options)
 

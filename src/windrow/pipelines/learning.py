@@ -1,13 +1,17 @@
 """Who learns in a run."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from windrow.cluster.mapping import on_this_machine
+from windrow.cluster.local import ResourceManager
+from windrow.cluster.mapping import Member, on_this_machine
 from windrow.errors import ConfigError, TrainError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, WarmStart
+from windrow.pipelines.grounds import Ground
 from windrow.pipelines.playing import save_adapter, save_model
 from windrow.pipelines.warm_start import lessons, make_tokenizer
 from windrow.pipelines.watching import Watcher
@@ -23,13 +27,18 @@ if TYPE_CHECKING:
     from windrow.train.config import DemonstrationConfig, ModelConfig
     from windrow.train.learner import Learner
     from windrow.train.local import Roles
-    from windrow.train.team import Start
+    from windrow.train.team import Source, Start
     from windrow.train.weights import Packed
 
 T = TypeVar("T")
 
 MODEL, TRAINER, ADAPTER = "model", "trainer.pt", "adapter"
 """Parts of a checkpoint; the last one where adapters are trained."""
+SAID: dict[Member, str] = {"reference": "ref_logprobs", "critic": "values"}
+"""The column that each of them adds to a batch."""
+
+Hire = Callable[[Sequence[tuple[int, ...]]], "Start"]
+"""What starts trainer processes, given the devices of each of them; no devices: anywhere."""
 
 
 class OffLoop(Protocol):
@@ -52,25 +61,38 @@ class Learning:
         """Its form, and the weights that it began with."""
         self.packed: Packed | None = None
         self._roles = roles
+        self._lanes = file.layout.lanes
         self._alarm = MismatchAlarm(file.train)
         self._signal = SignalAlarm()
 
     def look_back(self, batch: DataProto) -> DataProto:
-        """The batch with what the reference and the critic think of it."""
+        """The batch with what the reference and the critic think of it; at the same time if they sit apart."""
+        from windrow.train.roles.base import added
+        from windrow.train.rows import column
+        from windrow.train.spread import at_once
+
+        asked: dict[Member, Callable[[], DataProto]] = {}
         if self._roles.reference is not None:
-            batch = self._roles.reference.log_probs(batch)
+            asked["reference"] = partial(self._roles.reference.log_probs, batch.select())
         if self._roles.critic is not None:
-            batch = self._roles.critic.values(batch)
+            asked["critic"] = partial(self._roles.critic.values, batch.select())
+        for name, said in at_once(asked, self._lanes).items():
+            batch = added(batch, **{SAID[name]: column(said, SAID[name])})
         return batch
 
     def train(self, batch: DataProto) -> dict[str, float]:
-        """New weights for everybody who learns."""
+        """New weights for everybody who learns; at the same time if they sit apart."""
+        from windrow.train.spread import at_once
+
         self._signal.look(batch.meta_info.get("metrics", {}))
-        metrics = self._roles.actor.train(batch)
-        self._alarm.look(metrics)
+        learners: dict[Member, Callable[[], dict[str, float]]] = {
+            "actor": partial(self._roles.actor.train, batch.select())
+        }
         if self._roles.critic is not None:
-            metrics |= self._roles.critic.train(batch)
-        return metrics
+            learners["critic"] = partial(self._roles.critic.train, batch.select())
+        said = at_once(learners, self._lanes)
+        self._alarm.look(said["actor"])
+        return said["actor"] | said.get("critic", {})
 
     def pack(self, version: int) -> None:
         """Copy the weights for the engines."""
@@ -122,11 +144,11 @@ async def learning(
     checkpoint: Checkpoint | None,
     off_loop: OffLoop,
     shown: Callable[[list[Trajectory]], None],
-    start: "Start | None" = None,
+    hire: Hire | None = None,
 ) -> Learning:
     """Whoever learns, warmed up or as a checkpoint left it; `shown` is told the demonstrations.
 
-    `start` starts trainer processes, if there are to be any; None: on this machine.
+    `hire` starts trainer processes, if there are to be any; None: on this machine.
     """
     from windrow.train.models import load_model
 
@@ -136,7 +158,8 @@ async def learning(
     if checkpoint is None and file.warm_start is not None:
         learner = await off_loop(pupil, file.model, model, file.warm_start.supervised)
         await warm_up(file, learner, ChatCodec(spoken.tokenizer), file.warm_start, watcher, off_loop, shown)
-    roles = await off_loop(_roles, file, model, spoken.vocabulary, reference, start)
+    hire = hire or Ground(ResourceManager(file.devices)).trainers
+    roles = await off_loop(_roles, file, model, spoken.vocabulary, reference, hire)
     made = Learning(file, spoken.tokenizer, model, roles)
     if checkpoint is not None:
         try:
@@ -177,29 +200,44 @@ def pupil(config: "ModelConfig", model: "PreTrainedModel", settings: "Demonstrat
 
 
 def _roles(
-    file: Agentic | Rlvr,
-    model: "PreTrainedModel",
-    vocabulary: int,
-    reference: "ModelConfig | None",
-    start: "Start | None" = None,
+    file: Agentic | Rlvr, model: "PreTrainedModel", vocabulary: int, reference: "ModelConfig | None", hire: Hire
 ) -> "Roles":
-    """The roles of a run, in this process or in some of their own."""
-    train = file.train
-    if train.processes:
-        from windrow.train.processes import TrainerProcesses
-        from windrow.train.team import Source, Trainers
+    """The roles of a run: where the actor is, in this process or in some of its own, and on devices of their own."""
+    from windrow.train.spread import Spread
+    from windrow.train.team import Company, Source
 
-        state = dict(model.state_dict())
-        source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=state, reference=reference)
-        folder = None if file.servers is None else file.servers.folder()
-        return Trainers(train, source, file.engine.dtype, start or TrainerProcesses, folder)
+    train, away = file.train, file.layout.elsewhere
+    there = {name for names in away.values() for name in names}
+    state = {name: weight.cpu() for name, weight in model.state_dict().items()} if away or train.processes else None
+    source = Source(model=file.model, seed=file.seed, vocabulary=vocabulary, state=state, reference=reference)
+    with ExitStack() as opened:
+        companies = []
+        for own, names in away.items():
+            company = Company(train, source, names, len(own), hire([(device,) for device in own]))
+            opened.callback(company.close)
+            companies.append(company)
+        home = _home(file, model, source, [name for name in train.members if name not in there], hire)
+        opened.pop_all()
+    return Spread(home, companies) if companies else home
+
+
+def _home(
+    file: Agentic | Rlvr, model: "PreTrainedModel", source: "Source", members: "Sequence[Member]", hire: Hire
+) -> "Roles":
+    """The actor, and those who sit with it."""
+    train, dtype = file.train, file.engine.dtype
+    folder = None if file.servers is None else file.servers.folder()
+    if train.processes:
+        from windrow.train.team import Trainers
+
+        return Trainers(train, source, dtype, hire(file.layout.trainers), folder, members)
     from windrow.train.local import LocalTrainers
     from windrow.train.roles import Actor
     from windrow.train.weights import SharedWeights
 
     actor = Actor(train, model, seed=file.seed, dtype=file.model.dtype, threads=train.threads)
-    shared = None if file.servers is None else SharedWeights(file.servers.folder())
-    return LocalTrainers(train, actor, file.engine.dtype, reference, shared)
+    shared = None if file.servers is None else SharedWeights(folder)
+    return LocalTrainers(train, actor, dtype, source.reference, shared, members)
 
 
 def _on_its_device(file: Agentic | Rlvr) -> "ModelConfig":

@@ -1,8 +1,8 @@
 """Where the roles of a run sit: what a file may say about it, and what that means.
 
 Promises: a mapping that cannot work is refused when the file is read: devices that there are not, numbers that do not
-divide, an engine of which training would take a part, roles that nobody plays. Nothing set means generation on all
-devices, and training beside them.
+divide, an engine of which training would take a part, a reward model among others, roles that nobody plays. Nothing set
+means generation on all devices that no reward model has, and training beside them with reference and critic.
 """
 
 from typing import Annotated, Literal, get_args
@@ -36,11 +36,15 @@ class Workers(Role, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Roles(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where everybody sits; roles that share devices take turns on them."""
 
-    actor_infer: Annotated[Workers, Meta(description="engines; nothing said: on all devices")] = Workers()
+    actor_infer: Annotated[Workers, Meta(description="engines; nothing said: on all devices but the reward's")] = (
+        Workers()
+    )
     actor_train: Annotated[Workers, Meta(description="training; nothing said: apart, on no device")] = Workers()
-    reference: Annotated[Role, Meta(description="works where the actor is trained")] = Role()
-    critic: Annotated[Role, Meta(description="works where the actor is trained")] = Role()
-    reward: Annotated[Role, Meta(description="not placed here: a reward model has reward_args.model.device")] = Role()
+    reference: Annotated[Role, Meta(description="one process on each device; nothing said: with actor_train")] = Role()
+    critic: Annotated[Role, Meta(description="one process on each device; nothing said: with actor_train")] = Role()
+    reward: Annotated[Role, Meta(description="reward models; nothing said: where reward_args.model.device says")] = (
+        Role()
+    )
 
     def of(self, name: RoleName) -> Role:
         roles: dict[RoleName, Role] = {
@@ -71,11 +75,18 @@ class Roles(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"makes one"
             )
         return Layout(
-            infer=self.given("actor_infer") or tuple(range(devices)),
+            infer=self.generation(devices),
             train=self.given("actor_train") or (),
             infer_each=self.actor_infer.devices_per_worker,
             train_each=self.actor_train.devices_per_worker,
+            reference=self.given("reference") or (),
+            critic=self.given("critic") or (),
         )
+
+    def generation(self, devices: int) -> tuple[int, ...]:
+        """The devices of generation, of so many; nothing said: all that no reward model has."""
+        rewards = self.given("reward") or ()
+        return self.given("actor_infer") or tuple(device for device in range(devices) if device not in rewards)
 
 
 class Needs(Value, frozen=True, kw_only=True):
@@ -88,6 +99,8 @@ class Needs(Value, frozen=True, kw_only=True):
     """Engines that validation sets aside; 0: none."""
     has_reference: bool
     has_critic: bool
+    reward_models: int
+    """Of training and validation together."""
 
 
 def check(roles: Roles, needs: Needs) -> None:
@@ -95,9 +108,10 @@ def check(roles: Roles, needs: Needs) -> None:
     _check_played(roles, needs)
     for name in ROLES:
         _check_devices(name, roles.given(name), needs.devices)
-    _check_followers(roles)
-    for name, role in ("actor_infer", roles.actor_infer), ("actor_train", roles.actor_train):
-        _check_divides(name, roles.given(name), role.devices_per_worker, needs.devices)
+    _check_rewards(roles, needs)
+    infer, train = roles.actor_infer, roles.actor_train
+    _check_divides("actor_infer", roles.generation(needs.devices), infer.devices_per_worker, needs.devices)
+    _check_divides("actor_train", roles.given("actor_train") or (), train.devices_per_worker, needs.devices)
     if roles.is_open:
         return
     layout = roles.layout(needs.devices)
@@ -110,7 +124,7 @@ def _check_played(roles: Roles, needs: Needs) -> None:
     ways_out = {
         "reference": (needs.has_reference, "there is none without train.loss.kl or kl_in_reward; set one"),
         "critic": (needs.has_critic, "there is none without train.estimator.kind gae; choose that"),
-        "reward": (False, "rewards are not placed by it; give a reward model its device with reward_args.model.device"),
+        "reward": (needs.reward_models > 0, "there is no reward model; set reward: model"),
     }
     for name, (is_played, why) in ways_out.items():
         if not is_played and roles.of(name).device_mapping is not None:  # type: ignore[arg-type]  # one of the names
@@ -126,26 +140,26 @@ def _check_devices(name: str, mapping: tuple[int, ...] | None, devices: int) -> 
         )
 
 
-def _check_followers(roles: Roles) -> None:
-    """Reference and critic live in the processes that train the actor."""
-    train = roles.actor_train.device_mapping
-    for name in "reference", "critic":
-        own = roles.of(name).device_mapping
-        if own is None:
-            continue
-        theirs = roles.given("actor_train")
-        same = own == train if AUTO in (own, train) else roles.given(name) == theirs
-        if not same:
+def _check_rewards(roles: Roles, needs: Needs) -> None:
+    """Rewards are scored while everybody else works, so they take turns with nobody."""
+    own = roles.given("reward") or ()
+    if len(own) > needs.reward_models:
+        raise ConfigError(
+            f"roles.reward has {len(own)} devices and there are {needs.reward_models} reward models, in training and "
+            f"validation together; map at most {needs.reward_models}"
+        )
+    if not roles.generation(needs.devices):
+        raise ConfigError("roles.reward has all devices, so that none is left for engines; raise devices")
+    for name in ROLES:
+        both = [] if name == "reward" else [device for device in own if device in (roles.given(name) or ())]
+        if both:
             raise ConfigError(
-                f"roles.{name}.device_mapping is {own!r} and actor_train's is {train!r}; it works in the processes "
-                f"that train the actor and cannot sit elsewhere, so leave it out or give both the same"
+                f"roles.reward and roles.{name} both have devices {spelled(both)}; rewards are scored while others "
+                f"work, so give a reward model devices of its own"
             )
 
 
-def _check_divides(name: str, mapping: tuple[int, ...] | None, each: int, devices: int) -> None:
-    if mapping is None and (name == "actor_train" or each == 1):
-        return
-    mapping = tuple(range(devices)) if mapping is None else mapping
+def _check_divides(name: str, mapping: tuple[int, ...], each: int, devices: int) -> None:
     if len(mapping) % each:
         below = len(mapping) // each * each
         fitting = [str(count) for count in (below, below + each) if 0 < count <= devices]
@@ -162,8 +176,10 @@ def _check_whole_engines(layout: Layout) -> None:
     for engine in chunks(layout.infer, layout.infer_each):
         taken = shared.intersection(engine)
         if taken and taken != set(engine):
+            members = {"actor_train": layout.train, "reference": layout.reference, "critic": layout.critic}
+            who = [f"roles.{name}" for name, own in members.items() if taken.intersection(own)]
             raise ConfigError(
-                f"roles.actor_train takes devices {spelled(sorted(taken))} of the engine on {spelled(engine)}; "
+                f"{' and '.join(who)} takes devices {spelled(sorted(taken))} of the engine on {spelled(engine)}; "
                 f"take all of them or none"
             )
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from windrow.cluster.mapping import Layout
 from windrow.errors import ConfigError
 from windrow.pipelines.config import Agentic, Cloning, Rlvr, TrainFile, read
-from windrow.pipelines.placing import AUTO, RoleName
+from windrow.pipelines.placing import AUTO, ROLES, Role, RoleName
 from windrow.pipelines.sizing import device_bytes, hardware_of, size_of
 from windrow.pipelines.watching import VALIDATION
 from windrow.plan.costs import Learning, estimate, memory_needed
 from windrow.plan.measures import Setting, measured, typical
-from windrow.plan.planner import Plan, make_plan
+from windrow.plan.planner import LEFT, Plan, make_plan
 from windrow.plan.question import Costs, Figure, Question, Work
 from windrow.rollout.config import machine_settings
 from windrow.sim.distributions import Constant, Distribution, Lognormal
@@ -56,8 +56,9 @@ def settled(file: Reinforced, layout: Layout) -> Reinforced:
         file.roles,
         actor_infer=but(file.roles.actor_infer, device_mapping=layout.infer),
         actor_train=but(file.roles.actor_train, device_mapping=layout.train or None),
-        reference=but(file.roles.reference, device_mapping=None),
-        critic=but(file.roles.critic, device_mapping=None),
+        reference=_said(file.roles.reference),
+        critic=_said(file.roles.critic),
+        reward=_said(file.roles.reward),
     )
     workers = len(layout.train) // layout.train_each
     train = but(file.train, processes=workers) if file.train.processes and workers else file.train
@@ -67,13 +68,19 @@ def settled(file: Reinforced, layout: Layout) -> Reinforced:
 
 
 def roles_of(file: Reinforced, layout: Layout) -> dict[RoleName, tuple[int, ...]]:
-    """The devices of each role that is played."""
+    """The devices of each role that is played; of rewards if they have some."""
     found: dict[RoleName, tuple[int, ...]] = {"actor_infer": layout.infer, "actor_train": layout.train}
-    if file.train.loss.needs_reference:
-        found["reference"] = layout.train
-    if file.train.estimator.kind == "gae":
-        found["critic"] = layout.train
-    return found
+    if "reference" in file.train.members:
+        found["reference"] = layout.reference or layout.train
+    if "critic" in file.train.members:
+        found["critic"] = layout.critic or layout.train
+    rewards = file.roles.given("reward")
+    return found if rewards is None else found | {"reward": rewards}
+
+
+def _said(role: Role) -> Role:
+    """The same; what is left to a plan is where it is if nothing is said."""
+    return but(role, device_mapping=None) if role.device_mapping == AUTO else role
 
 
 def question_of(file: TrainFile, run: Path | None = None, device_gb: float | None = None) -> Question:
@@ -91,7 +98,6 @@ def question_of(file: TrainFile, run: Path | None = None, device_gb: float | Non
     known = device_bytes(file.engine.device) if device_gb is None else device_gb * 1e9
     cached = file.engine.capacity * (file.engine.context_tokens or file.model.tiny.context)
     roles = file.roles
-    train = roles.given("actor_train")
     return Question(
         devices=file.devices,
         work=work,
@@ -101,17 +107,15 @@ def question_of(file: TrainFile, run: Path | None = None, device_gb: float | Non
         train_each=roles.actor_train.devices_per_worker,
         splits=file.train.processes > 0,
         trainers=max(1, file.train.processes),
-        infer=_unless_auto(roles.given("actor_infer"), roles.actor_infer.device_mapping, tuple(range(file.devices))),
-        train=_unless_auto(train, roles.actor_train.device_mapping, ()),
+        infer=None if roles.actor_infer.device_mapping == AUTO else roles.generation(file.devices),
+        train=None if roles.actor_train.device_mapping == AUTO else roles.given("actor_train") or (),
+        reference=roles.given("reference") or (),
+        critic=roles.given("critic") or (),
+        rewards=roles.given("reward") or (),
+        left=tuple(name for name in ROLES if name in LEFT and roles.of(name).device_mapping == AUTO),
         given=None if roles.is_open else file.layout,
         figures=figures,
     )
-
-
-def _unless_auto(given: tuple[int, ...] | None, said: object, unsaid: tuple[int, ...]) -> tuple[int, ...] | None:
-    if said == AUTO:
-        return None
-    return unsaid if given is None else given
 
 
 def _learning(file: Reinforced) -> Learning:
@@ -120,8 +124,8 @@ def _learning(file: Reinforced) -> Learning:
     return Learning(
         epochs=train.epochs,
         optimizer_steps=steps,
-        has_reference=train.loss.needs_reference,
-        has_critic=train.estimator.kind == "gae",
+        has_reference="reference" in train.members,
+        has_critic="critic" in train.members,
         looks_back=train.compares_with == "trainer" and steps > 1,
     )
 

@@ -137,9 +137,8 @@ class Training:
         self._trackers = open_trackers(file.trackers, self.run.path, self._first or None, described(file))
         opened.callback(self._trackers.close)
         opened.callback(self._thread.shutdown, wait=True)
-        start = self._ground.trainers(file.layout)
         made = self._learning = await learning(
-            file, self._watcher, checkpoint, self._off_loop, self._problems.train_on, start
+            file, self._watcher, checkpoint, self._off_loop, self._problems.train_on, self._ground.trainers
         )
         opened.callback(made.close)
         # a run that goes on gives them its weights first

@@ -81,6 +81,7 @@ def estimate(
     neighbour_s = min(alone_s, hardware.row_s + token_s)
     looks = 2 * (learning.has_reference + learning.has_critic + learning.looks_back)
     per_token = 6 * learning.epochs * (1 + learning.has_critic) + looks
+    of_critic = (6 * learning.epochs + 2) * learning.has_critic
     learn_s = work.trained_tokens * per_token * model.parameters / hardware.operations_per_s
     learn_s += OPTIMIZER_STEP_S * learning.optimizer_steps
     link_s = size / hardware.link_bytes_per_s
@@ -92,6 +93,8 @@ def estimate(
         learn_s=learn_s,
         update_s=link_s,
         hand_over_s=link_s,
+        reference_share=2 * learning.has_reference / per_token,
+        critic_share=of_critic / per_token,
     )
     told = (
         ("weights", model.parameters, "", "from the model's form"),
@@ -109,9 +112,10 @@ def memory_needed(model: Model, learning: Learning, cached_tokens: float, device
     """Bytes of an engine and of training; activations are not counted."""
     learnt = model.trained * (4 + 4 + 8)  # weights, gradients and two averages, in float32
     still = 4 * (model.parameters - model.trained)
-    others = 4 * model.parameters * learning.has_reference + 16 * model.parameters * learning.has_critic
     return Memory(
         device=device,
         engine=model.parameters * model.bytes_each + cached_tokens * model.cache_bytes_per_token,
-        trainer=learnt + still + others,
+        trainer=learnt + still,
+        reference=4 * model.parameters * learning.has_reference,
+        critic=16 * model.parameters * learning.has_critic,
     )

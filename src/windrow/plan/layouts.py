@@ -30,8 +30,9 @@ def simplicity(layout: Layout) -> tuple[int, int]:
 
 
 def _fitting(question: Question, infer: tuple[int, ...] | None, train: tuple[int, ...] | None) -> Iterator[Layout]:
-    every = tuple(range(question.devices))
-    found = [*_pairs(question, every, infer, train)]
+    every = _without(range(question.devices), question.rewards)
+    beside = _without(every, (*question.reference, *question.critic))
+    found = [*_pairs(question, every, infer, train), *_pairs(question, beside, infer, train)]
     made = [_layout(question, on, by) for on, by in found if on]
     yield from sorted((layout for layout in made if _is_whole(layout)), key=simplicity)
 
@@ -68,7 +69,14 @@ def _sizes(question: Question, most: int) -> list[int]:
 
 
 def _layout(question: Question, infer: tuple[int, ...], train: tuple[int, ...]) -> Layout:
-    return Layout(infer=infer, train=train, infer_each=question.infer_each, train_each=question.train_each)
+    return Layout(
+        infer=infer,
+        train=train,
+        infer_each=question.infer_each,
+        train_each=question.train_each,
+        reference=question.reference,
+        critic=question.critic,
+    )
 
 
 def _is_whole(layout: Layout) -> bool:

@@ -7,7 +7,7 @@ the file says is kept if it can work; what would be faster is said beside it.
 from collections.abc import Callable
 from typing import Literal
 
-from windrow.cluster.mapping import Layout
+from windrow.cluster.mapping import Layout, Member
 from windrow.errors import ConfigError
 from windrow.plan.layouts import candidates, simplicity
 from windrow.plan.question import Figure, Memory, Question
@@ -23,6 +23,13 @@ HANDS = {
     "colocated": "everything changes hands at once",
     "overlapping": "engines leave and come back",
 }
+WITH_TRAINING = "with training: between its steps devices of its own would mostly wait"
+LEFT = {
+    "reference": f"the reference sits {WITH_TRAINING}",
+    "critic": f"the critic sits {WITH_TRAINING}",
+    "reward": "reward models sit where reward_args.model.device says",
+}
+"""What a plan does with the other roles that are left to it."""
 
 
 class Candidate(Value, frozen=True, kw_only=True):
@@ -76,9 +83,9 @@ def lack_of_memory(memory: Memory, layout: Layout) -> str:
     if memory.device is None:
         return ""
     engine = memory.engine / layout.infer_each
-    trainer = memory.trainer / max(1, len(layout.train))
+    trainer = _most_learning(memory, layout)
     needs = {"an engine": engine}
-    if layout.train:
+    if layout.learning:
         needs["training"] = trainer
     if layout.kind == "colocated":
         needs = {"an engine and training, which both stay there,": engine + trainer}
@@ -86,6 +93,19 @@ def lack_of_memory(memory: Memory, layout: Layout) -> str:
         if bytes_needed > memory.device:
             return f"{what} needs {_gb(bytes_needed)} on a device that has {_gb(memory.device)}"
     return ""
+
+
+def _most_learning(memory: Memory, layout: Layout) -> float:
+    """Bytes of training on the device that has most of it."""
+    away = layout.elsewhere
+    there = {name for names in away.values() for name in names}
+    sizes: dict[Member, float] = {"actor": memory.trainer, "reference": memory.reference, "critic": memory.critic}
+    seats = {layout.train: [name for name in sizes if name not in there], **away}
+    on = dict.fromkeys(layout.learning, 0.0)
+    for own, names in seats.items():
+        for device in own:
+            on[device] += sum(sizes[name] for name in names) / len(own)
+    return max(on.values(), default=0.0)
 
 
 def _concluded(question: Question, layouts: list[Layout], played: Played, refused: dict[Layout, Candidate]) -> Plan:
@@ -148,6 +168,7 @@ def _reasons(question: Question, chosen: Layout, played: Played) -> tuple[str, .
         found.append(f"another layout takes {1.0 - best_s / trial.step_s:.1%} less time, and is less simple")
     if question.memory.device is None:
         found.append("the memory of a device is not known, so nothing was refused for it")
+    found += [LEFT[name] for name in question.left]
     if not question.splits:
         found.append("train.processes is 0, so training is a thread on one device; 1 lets a plan split it")
     return tuple(found)

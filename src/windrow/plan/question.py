@@ -93,6 +93,9 @@ class Costs(Value, frozen=True, kw_only=True):
     """New weights into the engines."""
     hand_over_s: float
     """Until a device has changed hands between generation and training."""
+    reference_share: float = 0.0
+    """What the reference takes of `learn_s`."""
+    critic_share: float = 0.0
 
 
 class Memory(Value, frozen=True, kw_only=True):
@@ -103,7 +106,10 @@ class Memory(Value, frozen=True, kw_only=True):
     engine: float
     """Bytes of one engine."""
     trainer: float
-    """Bytes of training, all devices together."""
+    """Bytes of the actor, all devices together."""
+    reference: float = 0.0
+    """The same of the reference."""
+    critic: float = 0.0
 
 
 class Question(Value, frozen=True, kw_only=True, gc=True):
@@ -123,6 +129,14 @@ class Question(Value, frozen=True, kw_only=True, gc=True):
     """Devices that are said; None: the plan decides."""
     train: tuple[int, ...] | None = None
     """The same; empty: training sits apart."""
+    reference: tuple[int, ...] = ()
+    """Devices that are said; empty: with training."""
+    critic: tuple[int, ...] = ()
+    """The same."""
+    rewards: tuple[int, ...] = ()
+    """Devices of reward models, which nobody else has."""
+    left: tuple[str, ...] = ()
+    """Roles beside generation and training that are left to the plan."""
     given: Layout | None = None
     """The layout that the file says; the others are looked at beside it."""
     figures: tuple[Figure, ...] = ()

@@ -4,7 +4,7 @@ Promises: every layout of a question meets the same episodes. Seconds per step a
 a run that works ahead has nothing to work ahead on.
 """
 
-from windrow.cluster.mapping import Layout
+from windrow.cluster.mapping import Layout, Member
 from windrow.core.events import AnyEvent, BatchTrained
 from windrow.core.machine import Machine
 from windrow.core.settings import Settings
@@ -59,9 +59,14 @@ def try_out(question: Question, layout: Layout) -> Trial:
 
 
 def learn_s(question: Question, layout: Layout) -> float:
-    """How long training takes there."""
-    devices = len(layout.train) if question.splits else 1
-    return question.costs.learn_s / float((devices or question.trainers) ** SCALING)
+    """How long training takes there: as long as its longest lane."""
+    costs, away = question.costs, layout.elsewhere
+    home = (len(layout.train) if question.splits else 1) or question.trainers
+    devices = {name: len(own) for own, names in away.items() for name in names}
+    shares: dict[Member, float] = {"reference": costs.reference_share, "critic": costs.critic_share}
+    shares["actor"] = 1.0 - sum(shares.values())
+    took = {name: costs.learn_s * share / float(devices.get(name, home) ** SCALING) for name, share in shares.items()}
+    return max(sum(took[name] for name in lane) for lane in layout.lanes)
 
 
 def simulation(question: Question, layout: Layout) -> SimConfig:
@@ -107,5 +112,5 @@ def _steps(question: Question) -> int:
 
 
 def _utilisation(question: Question, layout: Layout, report: Report) -> float:
-    busy = report.engines_active * len(layout.infer) + report.trainer_busy * len(layout.train)
+    busy = report.engines_active * len(layout.infer) + report.trainer_busy * len(layout.learning)
     return min(1.0, busy / question.devices)

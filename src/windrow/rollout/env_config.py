@@ -43,6 +43,7 @@ class RewardLimits(Value, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Isolation | None,
         Meta(description="where it runs: inline, thread, process; none: where it says, or in a thread if it may block"),
     ] = None
+    device: Annotated[Natural | None, Meta(description="on Ray: the device that its host has; none: anywhere")] = None
 
 
 class EnvTimes(Value, frozen=True, kw_only=True):

@@ -230,10 +230,16 @@ class RolloutScheduler:
 def _place_in(cluster: InferCluster, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> AnyTenancy:
     """The place of a scheduler at the queue of a cluster, wherever that lives."""
     if cluster.runtime == "ray":
-        from windrow.rollout.ray.offices import Engines, RemoteTenancy
+        from windrow.rollout.ray.offices import Engines, RemoteTenancy, seats_of
 
         engines = Engines(cluster.name, cluster.hosts, cluster.worker_config)
-        return RemoteTenancy(cluster.office, engines, mode, config, env)
+        return RemoteTenancy(cluster.office, engines, mode, config, env, seats_of(env, cluster.resource_manager))
+    given = [each.reward_limits.device for each in env.by_tag().values() if each.reward_limits.device is not None]
+    if given:
+        raise ConfigError(
+            f"reward_limits.device is {given[0]}, which only a host on Ray can have; here it says itself where it "
+            f"computes, so leave it out"
+        )
     return Tenancy(commons_of(cluster), Here(), mode, config, env)
 
 

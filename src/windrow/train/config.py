@@ -6,6 +6,7 @@ changed and can change nothing beside the others, such as a bound of a loss that
 
 from typing import Annotated, Literal
 
+from windrow.cluster.mapping import Member
 from windrow.core.settings import Count, Natural, Seconds, Share
 from windrow.errors import ConfigError
 from windrow.types import Meta, Value, but
@@ -304,6 +305,16 @@ class TrainConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"loss.correction changes nothing where ratios compare with the engine ({why}); leave it out, or set "
                 f"old_logprobs: trainer with another loss than topr"
             )
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who has weights: the actor, and whoever its loss and its estimator need."""
+        needed: dict[Member, bool] = {
+            "actor": True,
+            "reference": self.loss.needs_reference,
+            "critic": self.estimator.kind == "gae",
+        }
+        return tuple(name for name, is_needed in needed.items() if is_needed)
 
     @property
     def compares_with(self) -> Literal["engine", "trainer"]:

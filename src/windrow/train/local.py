@@ -1,9 +1,11 @@
 """The roles of a run in this process; `team.Trainers` has the same in processes of their own."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from windrow.cluster.mapping import Member
 from windrow.train.config import ModelConfig, TrainConfig
 from windrow.train.roles import Actor, Critic, Reference
 from windrow.train.streams import Number
@@ -40,16 +42,19 @@ class LocalTrainers:
         engine_dtype: Number | None = None,
         reference: ModelConfig | None = None,
         shared: SharedWeights | None = None,
+        members: Sequence[Member] | None = None,
     ) -> None:
         """`reference` is a model of its own for the reference; None: what the actor is now.
 
         `shared` is where weights are written for engines in other processes, and closed with it; None: they are here.
+        `members` are the roles that are here; None: all that there are.
         """
+        here = members or config.members
         self.actor = actor
         self.reference: Reference | None = None
-        if config.loss.needs_reference:
+        if "reference" in here:
             self.reference = Reference(config, reference or actor, threads=config.threads)
-        self.critic = Critic(config, actor, threads=config.threads) if config.estimator.kind == "gae" else None
+        self.critic = Critic(config, actor, threads=config.threads) if "critic" in here else None
         self._weights = LocalWeights(actor.model, engine_dtype)
         self._shared = shared
         self._dtype: Number | None = engine_dtype

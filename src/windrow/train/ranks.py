@@ -82,7 +82,7 @@ class _Rank:
             if torch.cuda.device_count() <= plan.gpu:
                 raise ConfigError(
                     f"trainer {plan.rank} of {plan.size} is to have GPU {plan.gpu} and there are "
-                    f"{torch.cuda.device_count()}; map roles.actor_train to those that there are"
+                    f"{torch.cuda.device_count()}; map its role to those that there are"
                 )
             torch.cuda.set_device(plan.gpu)
         dist.init_process_group(

@@ -1,11 +1,12 @@
-"""The roles of a run in trainer processes: an actor, and whoever its estimator and its loss need.
+"""The roles of a run in trainer processes: an actor, and whoever its estimator and its loss need; or some of them.
 
 Promises: `Trainers` has the roles of the same run in one process, with the same methods, and they learn the same, up to
-rounding, in processes on this machine as on Ray. New weights leave it through memory that engines can read: a folder of
-this machine, or Ray's object store. What is saved does not depend on how many processes there are, or where.
+rounding, in processes on this machine as on Ray. So do those of a `Company`, which are some of them in processes apart
+from the actor's. New weights leave the actor through memory that engines can read: a folder of this machine, or Ray's
+object store. What is saved does not depend on how many processes there are, or where.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from torch import Tensor
 
+from windrow.cluster.mapping import Member
 from windrow.engines.buckets import Shipment, fetched
 from windrow.errors import TrainError
 from windrow.train.config import ModelConfig, TrainConfig
@@ -55,18 +57,18 @@ class Team:
         self.reference: Reference | None = None
         self.critic: Critic | None = None
 
-    def recruit(self, config: TrainConfig, source: Source) -> None:
-        """Make the roles of a run, all from the same weights but for a reference of its own."""
+    def recruit(self, config: TrainConfig, source: Source, members: Sequence[Member]) -> None:
+        """Make some roles of a run, all from the same weights but for a reference of its own."""
         make = partial(_model, source, self._peers.device)
-        dtype = source.model.dtype
-        self.actor = Actor(config, make(), seed=source.seed, dtype=dtype, threads=config.threads, peers=self._peers)
-        if config.loss.needs_reference:
-            origin: Actor | PreTrainedModel = self.actor if self.actor.has_adapters else make()
-            if source.reference is not None:
-                origin = load_model(but(source.reference, device=self._peers.device))
-            self.reference = Reference(config, origin, dtype=dtype, threads=config.threads, peers=self._peers)
-        if config.estimator.kind == "gae":
-            self.critic = Critic(config, make(), dtype=dtype, threads=config.threads, peers=self._peers)
+        dtype, threads, peers = source.model.dtype, config.threads, self._peers
+        if "actor" in members:
+            self.actor = Actor(config, make(), seed=source.seed, dtype=dtype, threads=threads, peers=peers)
+        if "reference" in members:
+            has_own = source.reference is not None or "actor" not in members or source.model.lora is None
+            origin = _unchanged(source, peers.device) if has_own else self.actor
+            self.reference = Reference(config, origin, dtype=dtype, threads=threads, peers=peers)
+        if "critic" in members:
+            self.critic = Critic(config, make(), dtype=dtype, threads=threads, peers=peers)
 
     def pack(self, root: Path | None, version: int, dtype: Number | None) -> Packed | None:
         """Write the actor's weights for engines, to a folder or else to Ray's object store.
@@ -80,7 +82,40 @@ class Team:
         return None
 
 
-class Trainers:
+class Company:
+    """Some roles of a run, in processes of their own."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: Source,
+        members: Sequence[Member],
+        size: int,
+        start: Start = TrainerProcesses,
+    ) -> None:
+        """`size` processes share each of them; `start` decides where they are."""
+        device: Literal["cpu", "cuda"] = "cuda" if source.model.device.startswith("cuda") else "cpu"
+        self.processes = start(size, Team, config.timeout_s, device)
+        try:
+            self.processes.call("recruit", config, source, members)
+        except BaseException:
+            self.processes.close()
+            raise
+        self.reference = remote(self.processes, "reference", Reference) if "reference" in members else None
+        self.critic = remote(self.processes, "critic", Critic) if "critic" in members else None
+
+    def close(self) -> None:
+        """End the processes; a second call does nothing."""
+        self.processes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Trainers(Company):
     """The roles of a run, in processes of their own."""
 
     def __init__(
@@ -90,28 +125,22 @@ class Trainers:
         dtype: Number | None = None,
         start: Start = TrainerProcesses,
         folder: Path | None = None,
+        members: Sequence[Member] | None = None,
     ) -> None:
         """`dtype` is what engines compute with; `start` decides where the processes are.
 
-        Weights for engines are written below `folder`; None: wherever there is room.
+        Weights for engines are written below `folder`; None: wherever there is room. `members` are the roles that are
+        here, the actor among them; None: all that there are.
         """
-        device: Literal["cpu", "cuda"] = "cuda" if source.model.device.startswith("cuda") else "cpu"
+        super().__init__(config, source, members or config.members, config.processes, start)
         self._dtype = dtype
-        self._processes = start(config.processes, Team, config.timeout_s, device)
         try:
-            self._processes.call("recruit", config, source)
-            size = self._processes.run(_bytes)
-            self._shared = SharedWeights(folder, needs_bytes=size) if self._processes.on_this_machine else None
+            size = self.processes.run(_bytes)
+            self._shared = SharedWeights(folder, needs_bytes=size) if self.processes.on_this_machine else None
         except BaseException:
-            self._processes.close()
+            self.processes.close()
             raise
-        self.actor = remote(self._processes, "actor", Actor)
-        self.reference = remote(self._processes, "reference", Reference) if config.loss.needs_reference else None
-        self.critic = remote(self._processes, "critic", Critic) if config.estimator.kind == "gae" else None
-
-    @property
-    def processes(self) -> Processes:
-        return self._processes
+        self.actor = remote(self.processes, "actor", Actor)
 
     def pack(self, version: int) -> Packed:
         """The weights of the actor as they are now, for engines."""
@@ -130,21 +159,15 @@ class Trainers:
 
     def close(self) -> None:
         """End the processes and remove what they shared; a second call does nothing."""
-        self._processes.close()
+        super().close()
         if self._shared:
             self._shared.close()
 
     def _packed(self, root: Path | None, version: int, dtype: Number | None) -> Packed:
-        packed = self._processes.call("pack", root, version, dtype)
+        packed = self.processes.call("pack", root, version, dtype)
         if not isinstance(packed, Packed):
             raise TrainError(f"trainer processes packed {packed!r} as version {version}; the first must have weights")
         return packed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _model(source: Source, device: str) -> "PreTrainedModel":
@@ -152,6 +175,15 @@ def _model(source: Source, device: str) -> "PreTrainedModel":
     if source.state is not None:
         model.load_state_dict(source.state)
     return model
+
+
+def _unchanged(source: Source, device: str) -> "PreTrainedModel":
+    """What a reference is made of where it has weights of its own: never adapters, which learn."""
+    if source.reference is not None:
+        return load_model(but(source.reference, device=device))
+    if source.model.lora is not None:
+        return load_model(but(source.model, device=device, lora=None), source.seed, source.vocabulary)
+    return _model(source, device)
 
 
 def _bytes(team: Team) -> int:

@@ -20,8 +20,9 @@ from uuid import uuid4
 
 import ray
 
-from windrow.cluster.local import EngineConfig
+from windrow.cluster.local import EngineConfig, ResourceManager
 from windrow.cluster.ray.hosts import Remote
+from windrow.cluster.ray.resources import RayResourceManager
 from windrow.core.ledger import Ledger
 from windrow.core.status import Status
 from windrow.engines.buckets import Shipment, ship
@@ -33,7 +34,7 @@ from windrow.rollout.passes import Asked
 from windrow.rollout.queue import STOP_S
 from windrow.rollout.ray.engines import RayEngine
 from windrow.rollout.ray.parcels import opened
-from windrow.rollout.ray.players import Elsewhere
+from windrow.rollout.ray.players import Elsewhere, Seats
 from windrow.rollout.sharing import Commons
 from windrow.rollout.snapshots import save
 from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
@@ -114,11 +115,11 @@ class Office:
         self._waits: dict[str, Wait] = {}  # by ticket; all and only those that are under way
         self._given_up: deque[str] = deque(maxlen=EARLY)  # tickets of which nothing was known
 
-    def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig) -> None:
-        """A scheduler of a mode comes."""
+    def move_in(self, mode: Mode, config: RolloutConfig, env: EnvManagerConfig, seats: Seats) -> None:
+        """A scheduler of a mode comes; `seats` are for its rewards."""
         if self._commons.is_over:
             raise Refused("the schedulers of this cluster were shut down, its engines with them; make a new cluster")
-        self._places[mode] = Tenancy(self._commons, Elsewhere(), mode, config, env)
+        self._places[mode] = Tenancy(self._commons, Elsewhere(seats), mode, config, env)
 
     async def ask(self, mode: Mode, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401 -- whatever it is
         """Do something for the scheduler of a mode."""
@@ -170,7 +171,7 @@ class RemoteTenancy:
     """A place at the queue of an office elsewhere; what each call means stands in `Tenancy`."""
 
     def __init__(
-        self, office: Remote, engines: Engines, mode: Mode, config: RolloutConfig, env: EnvManagerConfig
+        self, office: Remote, engines: Engines, mode: Mode, config: RolloutConfig, env: EnvManagerConfig, seats: Seats
     ) -> None:
         self._office = office
         self._mode: Mode = mode
@@ -179,7 +180,7 @@ class RemoteTenancy:
         self._has_left = False
         self._last_ledger: dict[Mode, Ledger] = {}  # what it was when we left
         office.put(OFFICE, Office, engines).answer(within_s=OPEN_S)
-        office.look(f"{OFFICE}.move_in", mode, config, env, within_s=OPEN_S)
+        office.look(f"{OFFICE}.move_in", mode, config, env, seats, within_s=OPEN_S)
 
     async def ready(self) -> None:
         async with self._within(self._start_s + MARGIN_S, "become ready"):
@@ -298,6 +299,13 @@ class RemoteTenancy:
 
     def _look(self, method: str, *arguments: object, within_s: float = LOOK_S) -> Any:  # noqa: ANN401 -- as above
         return self._office.look(f"{OFFICE}.ask", self._mode, method, *arguments, within_s=within_s)
+
+
+def seats_of(env: EnvManagerConfig, devices: ResourceManager) -> Seats:
+    """Of all and only devices that rewards of a mode have."""
+    assert isinstance(devices, RayResourceManager), "an office is on Ray"
+    taken = {each.reward_limits.device for each in env.by_tag().values()}
+    return {device: devices.options([device], "a reward") for device in taken if device is not None}
 
 
 def _sent(version: int, weights: "Weights | None") -> "Path | Shipment | None":

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -45,7 +46,9 @@ MOVE_IN_S = 600.0
 """How long a host may take to be there and to hold its guest: some load large things."""
 END_S = 10.0
 """How long a host may take to close what is in play when everything is broken off."""
-SPREAD = {"scheduling_strategy": "SPREAD"}
+SPREAD: Mapping[str, object] = {"scheduling_strategy": "SPREAD"}
+Seats = Mapping[int, Mapping[str, object]]
+"""Ray's options for a host on a device, for all and only devices that rewards have."""
 FETCH_S = 120.0
 """How long tokens may take from one node to another."""
 YIELD = 5
@@ -155,9 +158,11 @@ class ScoringGuest(Guest):
 class StandIn:
     """Beside the queue: somebody who works in a host."""
 
-    def __init__(self, name: str, queue: GroupQueueManager) -> None:
+    def __init__(self, name: str, queue: GroupQueueManager, options: Mapping[str, object] = SPREAD) -> None:
+        """`options` say to Ray where its hosts are placed."""
         self.name = name
         self.ended = asyncio.Event()
+        self._options = options
         self._queue = queue
         self._host: Remote | None = None
         self._is_dismissed = False
@@ -204,7 +209,7 @@ class StandIn:
     async def _one_life(self) -> HostLost | None:
         """From the start of a host to its end; why it died, if it did."""
         lost: list[HostLost] = []
-        host = start(self.name, **SPREAD)
+        host = start(self.name, **self._options)
         is_in = False
         try:
             is_far = await self._moved_in(host)
@@ -380,8 +385,9 @@ class RayScorer(StandIn):
         limits: RewardLimits,
         *,
         closes: bool,
+        seats: Seats,
     ) -> None:
-        super().__init__(name, queue)
+        super().__init__(name, queue, SPREAD if limits.device is None else seats[limits.device])
         self.kind = kind
         self._make = make
         self._limits = limits
@@ -403,10 +409,12 @@ class RayScorer(StandIn):
 
 
 class Elsewhere:
-    """They live in hosts, spread over the cluster."""
+    """They live in hosts, spread over the cluster, but for rewards that have a device."""
 
     player = RayPlayer
-    scorer = RayScorer
+
+    def __init__(self, seats: Seats) -> None:
+        self.scorer = partial(RayScorer, seats=seats)
 
 
 def _node() -> str:

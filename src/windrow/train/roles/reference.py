@@ -62,8 +62,8 @@ class Reference:
         return {name: self._peers.whole(tensor) for name, tensor in self._network.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # as `state_dict` made it
-        """Be again what it was when an earlier run began."""
-        if self._network is not None:
+        """Be again what it was when an earlier run began; nothing saved: what the actor is without its adapters."""
+        if self._network is not None and state:
             own = self._network.state_dict()
             parts = {name: self._peers.part(each, own[name]) if name in own else each for name, each in state.items()}
             self._network.load_state_dict(parts)
