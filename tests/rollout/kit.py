@@ -8,7 +8,6 @@ test, and so does a test that would never end.
 
 import asyncio
 import gc
-import importlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -48,7 +47,6 @@ Key = tuple[str, int, int]
 
 RIGS: list["Rig"] = []  # all and only those that the test in hand made
 
-importlib.import_module("tensordict")  # takes seconds, so not in the middle of the first test
 gc.freeze()  # what was imported is no garbage; the collections at the end of each test are quick
 
 
@@ -60,6 +58,8 @@ class Here:
     """Of the event loop, for one step of a call."""
     buries = False
     """What is left of an engine that is lost is ended, so that its devices are free."""
+    kills = False
+    """What does not end is ended with its process, and closes nothing."""
 
     def engines(self, cluster: Cluster[Any, Any]) -> list[Watched]:
         return [engine for engine in cluster.workers.values() if isinstance(engine, Watched)]
@@ -73,8 +73,36 @@ class Here:
         """All tasks of the process that the scheduler is in."""
         return asyncio.all_tasks()
 
+    def log(self) -> EnvLog:
+        """Where environments say what became of them."""
+        return EnvLog()
+
+    def kept(self) -> "Kept":
+        """A filter that keeps what it sees."""
+        return Kept()
+
+    def run(self, scene: Coroutine[Any, Any, None]) -> None:
+        run(scene)
+
     async def end(self, cluster: Cluster[Any, Any]) -> None:
         """After the end of all schedulers."""
+
+
+class Kept:
+    """A filter that accepts every group, and keeps it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, Trajectory] = {}  # all complete groups
+
+    def __call__(self, group: list[Trajectory]) -> bool:
+        for trajectory in group:
+            key = (trajectory.mode, trajectory.task.ordinal, trajectory.seat)
+            assert key not in self._kept, f"{key} was played to its end twice"
+            self._kept[key] = trajectory
+        return True
+
+    def all(self) -> dict[Key, Trajectory]:
+        return self._kept
 
 
 premises = Here()
@@ -98,8 +126,8 @@ class Rig:
         collator: Callable[[DataProto], DataProto] | None = None,
         **manager: Any,
     ) -> None:
-        self.log = EnvLog()
-        self.kept: dict[Key, Trajectory] = {}  # all complete groups, if `keep`
+        self.log = premises.log()
+        self._kept = premises.kept()
         self.schedulers: list[RolloutScheduler] = []
         self._config = {"rollout_batch_size": 8, "breaker_share": 1.0} | (config or {})
         codec = ByteCodec()
@@ -112,7 +140,7 @@ class Rig:
         self.devices = premises.devices(engines)
         self.cluster = Cluster("infer", make, self.devices, EngineConfig(codec=codec))
         if keep:
-            manager["filter"] = self._keep
+            manager["filter"] = self._kept
         if tasks is not None:
             manager["tasks"] = ListSource(Task(ordinal=0, seed=seed) for seed in range(tasks))
         self.scheduler: Any = self.join(mode, env, collator, **manager)
@@ -127,12 +155,18 @@ class Rig:
     ) -> RolloutScheduler:
         """One more scheduler on the same cluster."""
         usual: dict[str, Any] = {"group_size": 2, "num_env_groups": 4, "sampling": Sampling(max_tokens=64)}
-        alone = {} if "tags" in manager else {"env": lambda: env(self.log)}
+        log = self.log
+        alone = {} if "tags" in manager else {"env": lambda: env(log)}
         settings = EnvManagerConfig(**usual | alone | manager)
         config = RolloutConfig(**self._config)
         made = RolloutScheduler(config, settings, self.devices, self.cluster, mode, collator)
         self.schedulers.append(made)
         return made
+
+    @property
+    def kept(self) -> dict[Key, Trajectory]:
+        """All complete groups, if it keeps them."""
+        return self._kept.all()
 
     @property
     def engines(self) -> list[Watched]:
@@ -208,12 +242,9 @@ class Rig:
             assert left == 0 or queue.crew.failure is not None, f"{left} groups on the shelf that nobody waits for"
         assert self.log.open == set(), f"{len(self.log.open)} environments were not closed"
 
-    def _keep(self, group: list[Trajectory]) -> bool:
-        for trajectory in group:
-            key = (trajectory.mode, trajectory.task.ordinal, trajectory.seat)
-            assert key not in self.kept, f"{key} was played to its end twice"
-            self.kept[key] = trajectory
-        return True
+    def __getstate__(self) -> dict[str, Any]:
+        """All that is left of it in another process, if it comes there with a test's own function."""
+        return {"log": self.log}
 
 
 def queue_of(scheduler: RolloutScheduler) -> GroupQueueManager | None:
@@ -237,7 +268,7 @@ def play(scene: Coroutine[Any, Any, None], limit_s: float = 1e5) -> None:
     complaints: list[str] = []
     try:
         with _ends_some_day(), _checked_machines():
-            run(_watched(scene, complaints, limit_s))
+            premises.run(_watched(scene, complaints, limit_s))
     finally:
         RIGS.clear()
     gc.collect()  # an exception that nobody retrieved complains when its task goes

@@ -76,10 +76,11 @@ async def test_survivors_never_pause():
 
 
 def timeline(rig: Rig, requests: set[str], since: float = 0.0) -> dict[tuple[str, float], list[int]]:
-    """When the first engine answered what."""
+    """When what was answered."""
     return {
         (name, round(when - since, 6)): chunk.token_ids.tolist()
-        for when, name, chunk in rig.engine.chunks
+        for engine in rig.engines
+        for when, name, chunk in engine.chunks
         if name in requests
     }
 

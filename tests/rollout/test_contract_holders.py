@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 from tests.rollout.kit import Rig, later, now, played
-from tests.rollout.toys import talk
+from tests.rollout.toys import Watched, talk
 
+from windrow.engines.protocol import Acknowledgement
 from windrow.errors import EngineError, Refused
+from windrow.types import but
 
 
 def loading(engines: int = 2, load_s: float = 10.0, **more: object) -> Rig:
@@ -121,16 +123,18 @@ async def test_an_update_reports_version_checksum_and_durations():
     assert rig.scheduler.status().version_is == "acknowledged by the engines"
 
 
+class Disagreeing(Watched):
+    """The second of them understands weights in its own way."""
+
+    def _acknowledge(self) -> Acknowledgement:
+        said = super()._acknowledge()
+        return but(said, checksum="other") if self.name == "infer-1" and self.version else said
+
+
 @played
 async def test_engines_that_disagree_about_the_same_weights_do_not_both_serve():
-    rig = loading()
+    rig = loading(engine_class=Disagreeing)
     await rig.scheduler.initialize()
-    plain = rig.engines[1]._acknowledge
-
-    def wrong():
-        return plain() if rig.engines[1].version == 0 else type(plain())(version=1, checksum="other")
-
-    rig.engines[1]._acknowledge = wrong  # type: ignore[method-assign]
     await rig.scheduler.update_weights(1, {"w": 1.0})
     lost = rig.scheduler.status().lost_engines
     assert [*lost] == ["infer-1"]

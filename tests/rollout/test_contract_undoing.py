@@ -7,6 +7,7 @@ import pytest
 from tests.rollout import kit
 from tests.rollout.kit import Rig, all_words, later, played
 from tests.rollout.test_contract_devices import busy, routing, states
+from tests.rollout.toys import Watched
 
 from windrow.errors import EngineError
 
@@ -128,23 +129,27 @@ async def test_an_abandoned_expand_that_fails_later_does_not_keep_the_engine():
     assert set(states(rig).values()) == {"serving"}
 
 
+class FailingLate(Watched):
+    """Takes its time before it refuses to give its devices back."""
+
+    async def release(self) -> None:
+        if "release, late" in self.refuses:
+            await later(10)
+            raise self.refuses["release, late"]
+        await super().release()
+
+
 @played
 async def test_a_failure_that_nobody_waited_for_is_not_told_to_the_next_caller():
-    rig = busy(engine={"release_s": 10.0})
+    rig = busy(engine_class=FailingLate, engine={"release_s": 10.0})
     await rig.scheduler.initialize()
-    plain = rig.engines[1].release
-
-    async def fails_late() -> None:
-        await later(10)
-        raise RuntimeError("stuck")
-
-    rig.engines[1].release = fails_late  # type: ignore[method-assign]
+    rig.engines[1].refuses["release, late"] = RuntimeError("stuck")
     shrinking = asyncio.ensure_future(rig.scheduler.shrink_sampler([1]))
     await later(5)
     shrinking.cancel()
     await asyncio.wait({shrinking})
     await later(100)
-    rig.engines[1].release = plain  # type: ignore[method-assign]
+    del rig.engines[1].refuses["release, late"]
     assert states(rig)["infer-1"] in ("serving", "away")
     await rig.scheduler.expand_sampler([1])
     await rig.scheduler.shrink_sampler([1])

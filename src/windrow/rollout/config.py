@@ -126,6 +126,9 @@ class RolloutConfig(Value, frozen=True, kw_only=True, forbid_unknown_fields=True
     stall_after_s: Annotated[
         Seconds, Meta(description="a wait for a batch that takes longer says what it waits for")
     ] = 300.0
+    office_timeout_s: Annotated[
+        Seconds, Meta(description="on Ray: the queue's process is lost when it is deaf for longer")
+    ] = 60.0
     env_retries: Annotated[Natural, Meta(description="failures of its environment that a group survives")] = 2
     reward_retries: Annotated[Natural, Meta(description="the same for its reward; each plays an episode again")] = 2
     engine_retries: Annotated[Natural, Meta(description="failed requests that a group survives")] = 8

@@ -130,7 +130,7 @@ class Control:
     async def _shrink(self, devices: Sequence[int]) -> dict[str, object]:
         began = _now()
         commands = self._queue.tell(ShrinkWanted(tuple(devices)))
-        leaving = [command.engine for command in commands if isinstance(command, ReleaseEngine)]
+        leaving = sorted(command.engine for command in commands if isinstance(command, ReleaseEngine))
         error = await self._settled(leaving)
         if error is not None:
             await self._undo(leaving, lambda theirs: ExpandWanted(theirs, skip_load=True))
@@ -148,7 +148,7 @@ class Control:
         queue = self._queue
         moved = queue.moved
         commands = queue.tell(ExpandWanted(tuple(devices), skip_load=skip_load))
-        coming = [command.engine for command in commands if isinstance(command, RestoreEngine)]
+        coming = sorted(command.engine for command in commands if isinstance(command, RestoreEngine))
         self._fleet.coming_back.update(coming)
         try:
             error = await self._settled(coming)

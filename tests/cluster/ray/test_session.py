@@ -78,7 +78,24 @@ def test_a_cluster_that_answers_is_found_under_its_own_address(ray_session: sess
     assert addresses.knock(ray_session.address) == ray_session.address
 
 
-@pytest.mark.parametrize("error", [MISMATCH, ValueError("no such node"), ConnectionError("gone")])
+LATE = Exception("The current node timed out during startup. This could happen because\nsome of the raylets failed")
+"""What Ray raises if it is not there in time."""
+
+
+def test_a_cluster_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    import ray
+
+    def refuse(**_: object) -> None:
+        raise LATE
+
+    monkeypatch.setattr(ray, "init", refuse)
+    said = "Ray cannot be started here with ray.objects_mb 512: The current node timed out .* windrow doctor looks"
+    with pytest.raises(ConfigError, match=said) as found:
+        session._start(session.RayConfig(), devices=1)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("error", [MISMATCH, ValueError("no such node"), ConnectionError("gone"), LATE])
 def test_a_cluster_that_cannot_be_joined_is_told_with_the_way_out(error: Exception, monkeypatch: pytest.MonkeyPatch):
     import ray
 

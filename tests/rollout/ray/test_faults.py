@@ -140,7 +140,7 @@ class Number:
 def test_an_office_that_hangs_holds_nobody_up_and_is_ended_with_those_who_play(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    short = offices.Limits(start_s=60.0, quiet_s=1.0, hands_s=1.0, leave_s=1.0)
+    short = offices.Limits(start_s=60.0, quiet_s=1.0, hands_s=1.0, leave_s=1.0, deaf_s=1.0)
     monkeypatch.setattr(offices, "limits", lambda _: short)
     monkeypatch.setattr(offices, "GIVE_UP_S", 1.0)
 
@@ -153,6 +153,8 @@ def test_an_office_that_hangs_holds_nobody_up_and_is_ended_with_those_who_play(
             os.kill(office.look("number.pid", within_s=30), signal.SIGSTOP)
             with pytest.raises(HostLost, match="did not suspend within 1 s"):
                 await scheduler.suspend()
+            with pytest.raises(HostLost, match="host infer-office has heard nothing for 1 s, so it counts as lost"):
+                await scheduler.get_batch(at(1), 8)
             await scheduler.shutdown()
 
     asyncio.run(main())

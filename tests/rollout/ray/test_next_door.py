@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.rollout import kit
 from tests.rollout.kit import Rig, all_words, later, now, play, played
-from tests.rollout.toys import Echo, EnvLog, talk
+from tests.rollout.toys import Echo, EnvLog, Slow, talk
 
 pytest.importorskip("ray")
 
@@ -255,6 +255,26 @@ async def test_every_order_to_an_office_that_hangs_ends_and_a_shutdown_ends_the_
     with pytest.raises(HostLost, match="infer-office is gone"):
         rig.cluster.office.look("office.ready", within_s=1.0)
     await there().end(rig.cluster)
+
+
+@within_a_test
+async def test_whoever_waits_for_a_batch_of_an_office_that_is_deaf_is_told(monkeypatch):
+    rig = await with_an_office_that_hangs(monkeypatch)
+    monkeypatch.setattr(Office, "beat", hang)
+    began = now()
+    with pytest.raises(HostLost, match="host infer-office has heard nothing for 60 s, so it counts as lost"):
+        await rig.batch(1, 16)
+    assert now() - began == pytest.approx(60 + offices.GIVE_UP_S)
+    rig.cluster.office.kill()
+    await there().end(rig.cluster)
+
+
+@within_a_test
+async def test_an_office_that_hears_is_waited_for_however_long_a_batch_takes(monkeypatch):
+    slow = partial(Slow, seconds=5000.0, slow=frozenset(range(8)))
+    rig = busy(env=slow, step_timeout_s=9000.0, config={"episode_timeout_s": 9000.0})
+    await rig.full(0, 16)
+    assert now() > 5000
 
 
 @within_a_test

@@ -171,7 +171,7 @@ class Remote:
     async def answered(self, ref: Any) -> Any:  # noqa: ANN401 -- as above
         """What a reference of Ray stands for."""
         try:
-            return await ref
+            return await fetched(ref)
         except RayError as error:
             raise self.meant(error) from error
 
@@ -225,6 +225,11 @@ class Asked:
 
     def __await__(self) -> Any:  # noqa: ANN401 -- as above
         return self._remote.answered(self.ref).__await__()
+
+
+async def fetched(ref: Any) -> Any:  # noqa: ANN401 -- Ray's references have no type
+    """What lies in the object store, or will: everything that we wait for comes this way."""
+    return await ref
 
 
 def start(name: str, **options: object) -> Remote:

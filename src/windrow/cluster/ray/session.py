@@ -14,7 +14,7 @@ from typing import Annotated, Self
 from windrow.cluster.ray.addresses import knock
 from windrow.cluster.ray.nodes import PER_DEVICE
 from windrow.core.settings import Count
-from windrow.errors import ConfigError
+from windrow.errors import ConfigError, blame
 from windrow.types import Meta, Value
 
 OBJECTS_MB = 512
@@ -84,9 +84,6 @@ def connect(config: RayConfig, devices: int) -> Session:
 
 
 def _join(address: str) -> None:
-    import ray
-    from ray.exceptions import RayError
-
     try:
         found = knock(address)
     except OSError as error:
@@ -94,34 +91,38 @@ def _join(address: str) -> None:
             f"no Ray cluster answers at {address!r}: {error}; start one with ray start --head, or leave ray.address out"
         ) from error
     try:
-        ray.init(address=found, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
+        _init(address=found)
+    except ConfigError as error:
         raise ConfigError(
-            f"the Ray cluster at {found} cannot be joined: {_in_one_line(error)}; it must run the same Python and Ray "
-            f"as this process and have a node on this machine (windrow doctor --address {found} looks), or leave "
-            f"ray.address out"
-        ) from error
+            f"the Ray cluster at {found} cannot be joined: {_in_one_line(error.__cause__)}; it must run the same "
+            f"Python and Ray as this process and have a node on this machine (windrow doctor --address {found} "
+            f"looks), or leave ray.address out"
+        ) from error.__cause__
 
 
 def _start(config: RayConfig, devices: int) -> None:
-    import ray
-
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)  # read by the processes that it starts
     try:
-        ray.init(
+        _init(
             address="local",  # or Ray would join what RAY_ADDRESS names, or what else runs on this machine
             num_cpus=config.cpus or max(os.cpu_count() or 1, round(PER_DEVICE * devices)),
             object_store_memory=config.objects_mb << 20,
             include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except ConfigError as error:
         raise ConfigError(
-            f"Ray cannot be started here with ray.objects_mb {config.objects_mb}: {_in_one_line(error)}; "
+            f"Ray cannot be started here with ray.objects_mb {config.objects_mb}: {_in_one_line(error.__cause__)}; "
             f"windrow doctor looks for what is in the way"
-        ) from error
+        ) from error.__cause__
+
+
+def _init(**options: object) -> None:
+    """Connect; whatever Ray raises is the cause of a `ConfigError`: one that is late raises a bare `Exception`."""
+    import ray
+
+    with blame(ConfigError, "ray.init"):
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)  # type: ignore[arg-type]  # as it has them
 
 
 def _session(*, started: bool, connected: bool) -> Session:
@@ -131,7 +132,7 @@ def _session(*, started: bool, connected: bool) -> Session:
     return Session(started=started, connected=connected, logs=_logs(), address=address)
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException | None) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 

@@ -4,7 +4,8 @@ Promises: all schedulers of a cluster come to the same office, whichever process
 all of them. What a call raises there is raised here. A call that is cancelled here is cancelled there, before it ends
 here, if the office answers within seconds. Whatever an office is asked for ends in bounded time, however it fares,
 but for batches, which take as long as they take: an office that does not do an order in the time that the order has
-counts as lost. One that does not let a scheduler leave is ended, and those who play with it.
+counts as lost, and so does one that is deaf for `office_timeout_s` while somebody waits for a batch. One that does not
+let a scheduler leave is ended, and those who play with it.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ from windrow.rollout.ray.parcels import opened
 from windrow.rollout.ray.players import Elsewhere, Seats
 from windrow.rollout.sharing import Commons
 from windrow.rollout.snapshots import save
+from windrow.rollout.supervision import leaves
 from windrow.rollout.tenancy import Handover, RolloutStatus, Tenancy
 from windrow.types import Mode, Value, but
 
@@ -58,6 +60,8 @@ OPEN_S = 120.0
 """How long an office may take to be there."""
 GIVE_UP_S = 5.0
 """How long an office may take to break something off."""
+BEAT_S = 5.0
+"""How often an office is asked whether it hears, while somebody waits for a batch."""
 MARGIN_S = 30.0
 """By how much an order may take longer than all that it waits for."""
 
@@ -71,6 +75,8 @@ class Limits(Value, frozen=True, kw_only=True):
     hands_s: float
     """Until an engine has carried out everything that it may have been told, and that was undone."""
     leave_s: float
+    deaf_s: float = 60.0
+    """Until an office that hears nothing counts as lost."""
 
 
 def limits(config: RolloutConfig) -> Limits:
@@ -82,6 +88,7 @@ def limits(config: RolloutConfig) -> Limits:
         quiet_s=quiet_s + MARGIN_S,
         hands_s=2 * (quiet_s + patience.load_s + patience.devices_s) + MARGIN_S,
         leave_s=2 * STOP_S + patience.suspend_s + MARGIN_S,
+        deaf_s=config.office_timeout_s,
     )
 
 
@@ -151,6 +158,9 @@ class Office:
         else:
             wait.limit.reschedule(asyncio.get_running_loop().time())
             await wait.over.wait()
+
+    def beat(self) -> None:
+        """It hears."""
 
     async def ready(self, mode: Mode) -> None:
         """Engines and workers of a mode are started."""
@@ -265,8 +275,35 @@ class RemoteTenancy:
         return said
 
     async def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- whatever it is
-        """Something that may take long."""
-        return await self._waited(self._office.call, method, *arguments)
+        """Something that may take long, but not for longer than the office hears."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit, asyncio.TaskGroup() as group:
+                listening = group.create_task(self._listen(limit), name=f"beat of {self._office.name}")
+                answer = await self._waited(self._office.call, method, *arguments)
+                listening.cancel()
+        except BaseExceptionGroup as errors:  # what was raised is raised as what it is
+            first = leaves(errors)[0]
+            raise first from first.__cause__
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            deaf = f"host {self._office.name} has heard nothing for {self._limits.deaf_s:g} s, so it counts as lost"
+            raise HostLost(deaf) from error
+        return answer
+
+    async def _listen(self, limit: asyncio.Timeout) -> None:
+        """Put a limit off as long as the office answers.
+
+        consumes      beats
+        waits for     the next one
+        unblocked by  the office
+        """
+        while True:
+            limit.reschedule(asyncio.get_running_loop().time() + self._limits.deaf_s)
+            await self._office.insist(f"{OFFICE}.beat")
+            limit.reschedule(None)
+            await asyncio.sleep(BEAT_S)
 
     async def _order(self, method: str, *arguments: object, within_s: float | None = None, **options: object) -> Any:  # noqa: ANN401 -- as above
         """Something that does not wait behind anything."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from windrow.cluster.ray.hosts import fetched
 from windrow.requests import Logprobs, Tokens
 from windrow.trajectory import Chain, Segment, Trajectory, Turn
 from windrow.types import Value, but
@@ -109,7 +110,7 @@ async def opened(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
     """The same with their tokens, each body fetched once."""
     given = [*trajectories]
     bodies = {each.body: None for each in given if isinstance(each, Parcel)}
-    found = {body: unstowed(await body) for body in bodies}
+    found = {body: unstowed(await fetched(body)) for body in bodies}
     return [_whole(each, found) if isinstance(each, Parcel) else each for each in given]
 
 
