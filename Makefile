@@ -11,6 +11,8 @@ SEARCHES := tests/core/test_walk.py tests/core/test_exhaustive.py
 SAMPLED := tests/core/test_walk.py tests/rollout
 OTHERS := $(filter-out tests/core tests/conftest.py tests/__init__.py tests/__pycache__,$(wildcard tests/*))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+# whoever forbids it has every process of a run, and every worker of the tests, compile all of the package again
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo compare test test-vllm soak check bench examples fix clean

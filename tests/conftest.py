@@ -23,9 +23,29 @@ settings.register_profile(
 )
 settings.load_profile("windrow")
 
+# before torch is loaded: what waits for the other threads of a sum burns a core, and every worker of xdist has one
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell lets what it runs in the background ignore Ctrl-C, and so would every program that a test interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class AtOnce:
+    """Names a test at the moment when it fails: a log of which only a part is kept still says which one it was."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")  # none in a worker of xdist
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(AtOnce(config), "at once")
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "windrow"
-MODULES = sorted(SOURCE.rglob("*.py"))
 
 LONGEST_FILE = 450
 LONGEST_FUNCTION = 60
@@ -18,12 +18,30 @@ CORE_MAY_IMPORT = ("windrow.core", "windrow.errors", "windrow.nearest", "windrow
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def parse(module: Path) -> ast.Module:
-    return ast.parse(module.read_text(encoding="utf-8"), str(module))
+class Module(NamedTuple):
+    """A file of the package, read once."""
+
+    path: Path
+    lines: int
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(SOURCE))
+
+    @property
+    def in_core(self) -> bool:
+        return SOURCE / "core" in self.path.parents
 
 
-def in_core(module: Path) -> bool:
-    return SOURCE / "core" in module.parents
+def parse(path: Path) -> Module:
+    text = path.read_text(encoding="utf-8")
+    return Module(path, len(text.splitlines()), ast.parse(text, str(path)))
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return [parse(path) for path in sorted(SOURCE.rglob("*.py"))]
 
 
 ROOT_TASKS = {
@@ -34,32 +52,30 @@ ROOT_TASKS = {
 }
 """An object that lives longer than a call needs one task to hold its group; it is born in one place."""
 
-every_module = pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(SOURCE)))
-every_core_module = pytest.mark.parametrize(
-    "module", [m for m in MODULES if in_core(m)], ids=lambda m: str(m.relative_to(SOURCE))
-)
+
+def test_there_are_modules(modules: list[Module]):
+    assert any(module.in_core for module in modules)
+    assert len(modules) > 100
 
 
-@every_module
-def test_a_module_opens_with_what_it_is(module: Path):
-    assert ast.get_docstring(parse(module)), f"{module.name} has no docstring"
+def test_a_module_opens_with_what_it_is(modules: list[Module]):
+    assert [module.name for module in modules if not ast.get_docstring(module.tree)] == []
 
 
-@every_module
-def test_a_file_is_short(module: Path):
-    lines = len(module.read_text(encoding="utf-8").splitlines())
-    assert lines <= LONGEST_FILE, f"{module.name} has {lines} lines; split it by noun"
+def test_a_file_is_short(modules: list[Module]):
+    """One that is too long is split by noun."""
+    assert [f"{module.name} has {module.lines} lines" for module in modules if module.lines > LONGEST_FILE] == []
 
 
-@every_module
-def test_a_function_fits_in_the_head(module: Path):
-    limit = LONGEST_FUNCTION_OF_CORE if in_core(module) else LONGEST_FUNCTION
-    long = [
-        f"{module.name}:{node.lineno} {node.name} has {length(node)} lines, at most {limit}"
-        for node in ast.walk(parse(module))
-        if isinstance(node, Function) and length(node) > limit
-    ]
-    assert long == []
+def test_a_function_fits_in_the_head(modules: list[Module]):
+    assert [found for module in modules for found in too_long(module)] == []
+
+
+def too_long(module: Module) -> Iterator[str]:
+    limit = LONGEST_FUNCTION_OF_CORE if module.in_core else LONGEST_FUNCTION
+    for node in ast.walk(module.tree):
+        if isinstance(node, Function) and length(node) > limit:
+            yield f"{module.name}:{node.lineno} {node.name} has {length(node)} lines, at most {limit}"
 
 
 def length(function: Function) -> int:
@@ -67,10 +83,9 @@ def length(function: Function) -> int:
     return function.end_lineno - function.lineno + 1
 
 
-@every_module
-def test_no_attribute_is_probed(module: Path):
+def test_no_attribute_is_probed(modules: list[Module]):
     """`getattr` with a default and `hasattr` hide what the type should say."""
-    assert [f"{module.name}:{line}" for line in probes(parse(module))] == []
+    assert [f"{module.name}:{line}" for module in modules for line in probes(module.tree)] == []
 
 
 def probes(tree: ast.Module) -> Iterator[int]:
@@ -82,11 +97,9 @@ def probes(tree: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
-@every_module
-def test_tasks_are_born_in_a_task_group(module: Path):
-    allowed = ROOT_TASKS.get(str(module.relative_to(SOURCE)), 0)
-    strays = [f"{module.name}:{line}" for line in stray_tasks(parse(module))]
-    assert len(strays) == allowed, f"{strays} outside a task group, {allowed} allowed"
+def test_tasks_are_born_in_a_task_group(modules: list[Module]):
+    found = {module.name: [*stray_tasks(module.tree)] for module in modules}
+    assert {name: len(lines) for name, lines in found.items() if lines} == ROOT_TASKS, found
 
 
 def stray_tasks(tree: ast.Module) -> Iterator[int]:
@@ -122,10 +135,9 @@ def makes_task_group(made: ast.expr) -> bool:
     return isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == "TaskGroup"
 
 
-@every_core_module
-def test_the_core_imports_the_standard_library_and_the_values_alone(module: Path):
-    foreign = [name for name in imports(parse(module)) if not core_may_import(name)]
-    assert foreign == [], f"{module.name} imports {foreign}; the core is pure"
+def test_the_core_imports_the_standard_library_and_the_values_alone(modules: list[Module]):
+    core = [module for module in modules if module.in_core]
+    assert [(each.name, name) for each in core for name in imports(each.tree) if not core_may_import(name)] == []
 
 
 def core_may_import(name: str) -> bool:

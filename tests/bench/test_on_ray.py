@@ -10,7 +10,9 @@ from windrow.bench.usual_layout import Usual
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
-def test_both_layouts_collect_in_turns_and_are_compared():
+def test_both_layouts_collect_in_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(on_ray, "LEAST", 32)  # of 1,024: four batches in each turn
+
     async def main() -> None:
         said: list[str] = []
         per_second, turns = await on_ray._throughput(said.append, groups=2, size=4, rounds=1)
@@ -36,7 +38,10 @@ def test_the_usual_layout_stands_still_while_it_is_paused_and_loses_nothing():
     asyncio.run(main())
 
 
-def test_engines_that_are_kept_make_a_step_shorter():
+def test_engines_that_are_kept_make_a_step_shorter(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(on_ray, "OVERLAP_BATCH", 64)  # half of everything, so the same part of a step is training
+    monkeypatch.setattr(on_ray, "TRAIN_S", on_ray.TRAIN_S / 2)
+
     async def main() -> None:
         said: list[str] = []
         steps, gain = await on_ray._overlap(said.append, rounds=1, steps=on_ray.OVERLAP_WARM + 3)

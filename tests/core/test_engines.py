@@ -478,8 +478,8 @@ def test_a_new_version_does_not_disturb_an_engine_set_aside_for_validation():
 
 
 def test_the_list_of_engines_does_not_grow_with_the_work_done():
-    made = opened(size=1, batch=401, slots=400, tasks=400)
-    complete(made, *range(400))
+    made = opened(size=1, batch=151, slots=150, tasks=150)
+    complete(made, *range(150))
     feed(made, 1)
     assert len(made._books.engines.heaps[None]) <= 2 * 1 + 64
 
