@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ class AtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(AtOnce(config), "at once")
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test is no garbage, and not looked through in each collection at a test's end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
