@@ -57,7 +57,7 @@ $(VLLM)/.installed: tests/vllm/requirements.txt
 soak: $(STAMP) ## 2,000 environments at once of which some crash, hang or eat memory, 200 steps of training, and the long form of what CI samples; minutes, no part of CI
 	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q -s --timeout=1800 tests/soak
 	@WINDROW_SOAK=1 $(PYTEST) -q --timeout=1800 $(SAMPLED) -m 'not ray'
-	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q --timeout=1800 tests/rollout/ray/test_scenarios.py -m ray
+	@WINDROW_SOAK=1 $(BIN)/python -m pytest -q --timeout=1800 tests/rollout/ray/test_scenarios.py tests/rollout/test_contract_races.py -m ray
 
 check: $(STAMP) ## format, lint, layers, types
 	@echo "format"; $(BIN)/ruff format --check --output-format concise . > $(VENV)/said.txt || { cat $(VENV)/said.txt; exit 1; }

@@ -58,6 +58,8 @@ class Here:
     """Of the event loop, for one step of a call."""
     buries = False
     """What is left of an engine that is lost is ended, so that its devices are free."""
+    every = 1
+    """Of several moments that are tried one after the other."""
     kills = False
     """What does not end is ended with its process, and closes nothing."""
 

@@ -47,7 +47,7 @@ def test_a_call_that_ends_in_the_moment_of_the_shutdown_ends(name: str):
         assert done, f"{name} still waits"
         assert isinstance(waiting.exception(), Refused | None), repr(waiting.exception())
 
-    for turns in TURNS_OF_THE_LOOP:
+    for turns in TURNS_OF_THE_LOOP[:: kit.premises.every]:
         play(scene(turns))
 
 
@@ -66,7 +66,7 @@ def test_a_call_that_ends_in_the_moment_in_which_an_engine_dies_ends(name: str):
         assert len(await rig.full(2)) == 8
         assert rig.holders() == set()
 
-    for turns in TURNS_OF_THE_LOOP:
+    for turns in TURNS_OF_THE_LOOP[:: kit.premises.every]:
         play(scene(turns))
 
 

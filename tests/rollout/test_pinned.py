@@ -177,7 +177,7 @@ async def test_what_cannot_be_set_aside_is_refused_in_words():
         async with val.set_aside(["infer-7"]):
             pass
     async with val.set_aside(1):
-        with pytest.raises(Refused, match="engines are set aside already: infer-2"):
+        with pytest.raises(Refused, match=r"engines are set aside already: infer-\d"):
             async with val.set_aside(1):
                 pass
     with pytest.raises(ConfigError, match="call set_aside of the val scheduler"):

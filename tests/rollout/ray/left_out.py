@@ -8,8 +8,8 @@ NOT_NEXT_DOOR = {
 """Not over hosts on this event loop."""
 NOT_ON_RAY = NOT_NEXT_DOOR | {
     "test_two_weight_updates_at_once_end_with_the_newer_weights_and_nobody_holding": (
-        "weights are put into the object store in threads of the driver, so either of two updates that are asked for in "
-        "the same moment may come first, and the older one is refused if it comes second"
+        "weights are put into the object store in threads of the driver, so either of two updates that are asked for "
+        "in the same moment may come first, and the older one is refused if it comes second"
     ),
 }
 """Nor over real Ray actors."""

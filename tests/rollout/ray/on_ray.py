@@ -139,8 +139,20 @@ class FarQueue(GroupQueueManager):
         return self._see("dispatch", lambda queue: _Shelved(len(queue._dispatch.shelf)))
 
     @property
+    def fleet(self) -> Any:  # type: ignore[override]  # as above
+        return _Fleet(self)
+
+    @property
     def crew(self) -> Any:  # type: ignore[override]  # as above
         return self._see("crew", lambda queue: _Crew(queue.crew.failure))
+
+
+class _Fleet:
+    def __init__(self, queue: FarQueue) -> None:
+        self._queue = queue
+
+    def lose(self, engine: str, why: str) -> None:
+        self._queue._see("loss", lambda queue: queue.fleet.lose(engine, why))
 
 
 class _Shelved:
@@ -257,6 +269,7 @@ class OnRay(Here):
     devices = Rooms
     turns = 2
     buries = True
+    every = 1 if "WINDROW_SOAK" in os.environ else 6
     kills = True
 
     def __init__(self, folder: Path) -> None:
