@@ -340,8 +340,10 @@ class RemoteTenancy:
 
 def seats_of(env: EnvManagerConfig, devices: ResourceManager) -> Seats:
     """Of all and only devices that rewards of a mode have."""
+    taken = {each.reward_limits.device for each in env.by_tag().values()} - {None}
+    if not taken:
+        return {}
     assert isinstance(devices, RayResourceManager), "an office is on Ray"
-    taken = {each.reward_limits.device for each in env.by_tag().values()}
     return {device: devices.options([device], "a reward") for device in taken if device is not None}
 
 
