@@ -6,6 +6,7 @@ Promises: a look at engines takes a moment, whatever has become of them; one tha
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -189,6 +190,6 @@ def plain(model: "PreTrainedModel", weights: "Mapping[str, Tensor]") -> "PreTrai
     from windrow.train.networks import bare
 
     base = bare(model)
-    made = type(base)(base.config)
+    made = type(base)(deepcopy(base.config))  # it says how attention is computed, and engines have a way of their own
     made.load_state_dict(weights)
     return made
