@@ -112,7 +112,7 @@ class EngineMaker:
 
         base = bare(model)
         self._kind = type(base)
-        self._config = base.config
+        self._config = deepcopy(base.config)  # it says how attention is computed, and engines have a way of their own
         self._weights = weights
         self._settings = settings
         self._version = version
@@ -190,6 +190,6 @@ def plain(model: "PreTrainedModel", weights: "Mapping[str, Tensor]") -> "PreTrai
     from windrow.train.networks import bare
 
     base = bare(model)
-    made = type(base)(deepcopy(base.config))  # it says how attention is computed, and engines have a way of their own
+    made = type(base)(deepcopy(base.config))
     made.load_state_dict(weights)
     return made
