@@ -120,6 +120,7 @@ class EngineMaker:
 
     def __call__(self, name: str, devices: tuple[int, ...], config: EngineConfig) -> Engine:
         from windrow.engines.torch import TorchEngine
+        from windrow.train import attention  # noqa: F401 -- the configuration may name it, also in another process
 
         made = self._kind(self._config)
         made.load_state_dict(fetched(self._weights) if isinstance(self._weights, Shipment) else self._weights)
