@@ -12,8 +12,12 @@ from tests.train import kit
 from torch import Tensor
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
+from windrow.cluster.config import EngineConfig
 from windrow.engines.torch.models import made
 from windrow.engines.torch.settings import TorchSettings
+from windrow.pipelines.playing import EngineMaker
+from windrow.text import ChatCodec
+from windrow.tiny import tiny_model, tiny_tokenizer
 from windrow.train.attention import ATTENTION
 from windrow.train.config import CriticConfig, LoraConfig, MicroConfig, ModelConfig, OptimizerConfig, TrainConfig
 from windrow.train.learner import Learner, score
@@ -176,6 +180,14 @@ def test_a_network_that_was_given_another_attention_meanwhile_is_read_as_ever(ne
 def test_an_engine_of_the_same_configuration_leaves_attention_as_it_is():
     policy = Policy(kit.model())
     made(policy.model.config, TorchSettings())
+    assert policy.shares
+
+
+def test_engines_of_a_run_leave_the_attention_of_its_trainer_as_it_is():
+    policy = Policy(tiny_model("llama"))
+    codec = ChatCodec(tiny_tokenizer())
+    make = EngineMaker(policy.model, policy.model.state_dict(), TorchSettings(capacity=1), version=0)
+    make("engine", (0,), EngineConfig(codec=codec))
     assert policy.shares
 
 
