@@ -12,11 +12,17 @@ from tests.train import kit
 from torch import Tensor
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
+from windrow.cluster.config import EngineConfig
+from windrow.engines.torch.models import made
+from windrow.engines.torch.settings import TorchSettings
+from windrow.pipelines.playing import EngineMaker
+from windrow.text import ChatCodec
+from windrow.tiny import tiny_model, tiny_tokenizer
 from windrow.train.attention import ATTENTION
 from windrow.train.config import CriticConfig, LoraConfig, MicroConfig, ModelConfig, OptimizerConfig, TrainConfig
 from windrow.train.learner import Learner, score
 from windrow.train.micro import READ_AGAIN, cut_shared, share_shared, shared_tokens
-from windrow.train.models import load_model
+from windrow.train.models import load_model, silenced
 from windrow.train.networks import Policy, Values, can_share
 from windrow.train.prefixes import in_order, numbered
 from windrow.train.roles import Actor, Critic
@@ -40,7 +46,7 @@ def test_rows_have_a_token_in_common_if_they_are_equal_up_to_it(texts: list[list
     order = in_order(ids, lengths)
     assert sorted(order.rows.tolist()) == list(range(len(texts)))
     numbers = numbered(lengths[order.rows], order.common)
-    begun = {}
+    begun: dict[tuple[int, ...], int] = {}
     for row, of in zip(order.rows, numbers, strict=True):
         for place in range(lengths[row]):
             assert begun.setdefault(tuple(texts[row][: place + 1]), of[place]) == of[place]
@@ -73,20 +79,20 @@ def test_a_full_micro_batch_ends_where_the_least_is_in_common():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [16384, 20, 9])
 def test_log_probabilities_and_entropies_are_those_of_each_row_alone(kind, tokens):
-    model, batch = kit.model(kind), kit.siblings(temperature=0.7)
+    model, batch = silenced(kit.model(kind)), kit.siblings(temperature=0.7)
     policy = Policy(model)
     said = score(policy, Rows.of(batch), MicroConfig(tokens=tokens), 0.7)
     assert policy.shares
     torch.testing.assert_close(said.logprobs, kit.plain_logprobs(model, batch, 0.7).detach())
-    plain = score(Policy(kit.model(kind)), Rows.of(batch), APART, 0.7)
+    plain = score(Policy(silenced(kit.model(kind))), Rows.of(batch), APART, 0.7)
     torch.testing.assert_close(said.entropy, plain.entropy)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [16384, 20])
 def test_gradients_are_those_of_rows_that_are_computed_apart(kind, tokens):
-    once = gradients(Policy(kit.model(kind)), MicroConfig(tokens=tokens))
-    apart = gradients(Policy(kit.model(kind)), APART)
+    once = gradients(Policy(silenced(kit.model(kind))), MicroConfig(tokens=tokens))
+    apart = gradients(Policy(silenced(kit.model(kind))), APART)
     kit.assert_alike(once, apart)
 
 
@@ -147,7 +153,7 @@ def test_an_update_is_the_same_with_adapters_and_with_activations_that_are_compu
         actor = Actor(config, model)
         told.append([actor.train(kit.with_advantages(kit.siblings(seed=seed))) for seed in (0, 1)])
         found.append(kit.weights(actor.learner))
-    kit.assert_alike(*found, share=1e-3)
+    kit.assert_alike(found[0], found[1], share=1e-3)
     for one, other in zip(*told, strict=True):
         assert one["train/tokens"] == kit.SIBLINGS_ONCE < other["train/tokens"]
         assert one["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-4)
@@ -162,14 +168,27 @@ def test_half_precision_is_as_near_as_it_is_apart():
         assert near <= 2 * usual + 0.01, name
 
 
-def test_a_learner_asks_its_network():
-    """One that cannot share is given padded rows, though the setting is on."""
-    rows = Rows.of(kit.siblings())
-    policy = Policy(kit.model())
-    learner = Learner(policy, OptimizerConfig(), ONCE)
+@pytest.mark.parametrize("network", [Policy, Values])
+def test_a_network_that_was_given_another_attention_meanwhile_is_read_as_ever(network):
+    model, rows = kit.model(), Rows.of(kit.siblings())
+    learner = Learner(network(model), OptimizerConfig(), ONCE)
     assert next(learner.pieces(rows)).asked.layout is not None
-    policy.shares = False
+    model.set_attn_implementation("sdpa")
     assert next(learner.pieces(rows)).asked.layout is None
+
+
+def test_an_engine_of_the_same_configuration_leaves_attention_as_it_is():
+    policy = Policy(kit.model())
+    made(policy.model.config, TorchSettings())
+    assert policy.shares
+
+
+def test_engines_of_a_run_leave_the_attention_of_its_trainer_as_it_is():
+    policy = Policy(tiny_model("llama"))
+    codec = ChatCodec(tiny_tokenizer())
+    make = EngineMaker(policy.model, policy.model.state_dict(), TorchSettings(capacity=1), version=0)
+    make("engine", (0,), EngineConfig(codec=codec))
+    assert policy.shares
 
 
 def test_packing_comes_first_where_somebody_asked_for_it():
@@ -205,7 +224,7 @@ def test_a_model_that_cannot_is_read_as_ever(model):
 
 
 def test_a_model_that_ignores_positions_is_found_out():
-    model = kit.model("gpt2")
+    model = silenced(kit.model("gpt2"))
     forward = model.base_model.forward
 
     def forgetful(position_ids: Tensor | None = None, **inputs: Any) -> Any:

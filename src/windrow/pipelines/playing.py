@@ -6,6 +6,7 @@ Promises: a look at engines takes a moment, whatever has become of them; one tha
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -109,7 +110,7 @@ class EngineMaker:
 
         base = bare(model)
         self._kind = type(base)
-        self._config = base.config
+        self._config = deepcopy(base.config)  # it says how attention is computed, and engines have a way of their own
         self._weights = weights
         self._settings = settings
         self._version = version
@@ -117,6 +118,7 @@ class EngineMaker:
 
     def __call__(self, name: str, devices: tuple[int, ...], config: EngineConfig) -> Engine:
         from windrow.engines.torch import TorchEngine
+        from windrow.train import attention  # noqa: F401 -- the configuration may name it, also in another process
 
         made = self._kind(self._config)
         made.load_state_dict(fetched(self._weights) if isinstance(self._weights, Shipment) else self._weights)
@@ -190,6 +192,6 @@ def plain(model: "PreTrainedModel", weights: "Mapping[str, Tensor]") -> "PreTrai
     from windrow.train.networks import bare
 
     base = bare(model)
-    made = type(base)(base.config)
+    made = type(base)(deepcopy(base.config))
     made.load_state_dict(weights)
     return made

@@ -25,7 +25,7 @@ from windrow.errors import ConfigError, blame
 from windrow.train.attention import ATTENTION, Layout
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 CHUNK = 1 << 25
 """Logits that exist at once: 128 MiB in float32."""
@@ -65,13 +65,17 @@ class Policy(nn.Module):
         self.model = model
         self.dtype = dtype
         self._plain = _has_plain_head(bare(model))
-        self.shares = can_share(bare(model))
-        """Whether it can read what rows have in common once."""
+        self._can_share = can_share(bare(model))
 
     @property
     def backbone(self) -> nn.Module:
         """Everything before the head."""
         return bare(self.model).base_model
+
+    @property
+    def shares(self) -> bool:
+        """Whether it reads what rows have in common once; not if somebody gave it another attention meanwhile."""
+        return self._can_share and _attention(bare(self.model).config) == ATTENTION
 
     def forward(self, asked: Asked, temperature: float, *, entropy_counts: bool = False) -> Said:
         """`entropy_counts`: gradients flow through the entropy too."""
@@ -120,12 +124,17 @@ class Values(nn.Module):
         super().__init__()
         self.backbone: nn.Module = bare(model).base_model
         self.dtype = dtype
-        self.shares = can_share(bare(model))
-        """Whether it can read what rows have in common once."""
+        self._config = bare(model).config
+        self._can_share = can_share(bare(model))
         width = int(model.config.get_text_config().hidden_size)
         self.head = nn.Linear(width, 1, device=model.device, dtype=torch.float32)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it reads what rows have in common once; not if somebody gave it another attention meanwhile."""
+        return self._can_share and _attention(self._config) == ATTENTION
 
     def forward(self, asked: Asked) -> Tensor:
         """(N,) the value of the state in which each token was sampled."""
@@ -151,7 +160,7 @@ def check_packing(network: Policy | Values) -> None:
 
 def can_share(model: "PreTrainedModel") -> bool:
     """Whether a model reads rows with a layout as it reads each alone; if so it can from now on."""
-    usual = model.config._attn_implementation  # noqa: SLF001  # no public way to ask
+    usual = _attention(model.config)
     if usual not in ("sdpa", ATTENTION) or not _looks_at_everything(model) or _forgets_at_random(model):
         return False
     vocabulary = model.config.get_text_config().vocab_size
@@ -213,6 +222,11 @@ def _has_plain_head(model: "PreTrainedModel") -> bool:
         own = model(input_ids=ids, use_cache=False).logits.float()
         ours = head(read(model.base_model, Asked(ids, None, ids, ids))).float()
     return bool((own - ours).abs().max() <= TOLERANCE * own.abs().max())
+
+
+def _attention(config: "PretrainedConfig") -> str | None:
+    """How a model with this configuration computes attention."""
+    return cast("str | None", config._attn_implementation)  # noqa: SLF001  # no public way to ask
 
 
 def _looks_at_everything(model: "PreTrainedModel") -> bool:

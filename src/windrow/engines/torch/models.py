@@ -4,6 +4,7 @@ Promises: a model whose attention or cache is not the ordinary one is refused by
 accepted has proven itself: fed in pieces through the engine's cache it says what it says when it is called plainly.
 """
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def _model(source: Source, settings: TorchSettings) -> PreTrainedModel:
 def _fresh(config: PretrainedConfig, settings: TorchSettings) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=_dtype(settings))  # type: ignore[no-untyped-call]  # transformers'
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(deepcopy(config), dtype=_dtype(settings))  # type: ignore[no-untyped-call]  # transformers'
     return model
 
 
