@@ -277,5 +277,5 @@ def test_they_die_with_a_driver_that_is_killed_though_they_are_busy_and_the_next
         finally:
             driver.kill()
     until(lambda: not alive([int(pid)]))
-    assert Path(room) in sweep(ROOM, Path(room).parent)
+    sweep(ROOM, Path(room).parent)  # or somebody did so who started trainer processes just now
     assert not Path(room).exists()
