@@ -95,6 +95,9 @@ class Clock(Nobody):
 
 def learning(say: Say, *, seeds: int = SEEDS, steps: int = STEPS) -> list[Result]:
     """Train in both ways, in turns."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of every checkpoint
     say(f"{steps} updates of {GROUPS} groups of {GROUP}, {seeds} seeds in turns")
     barrier: list[Course] = []
     bound: list[Course] = []
