@@ -260,6 +260,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from tests.train.test_processes import started
+from windrow.train import rooms
+rooms.MEMORY = Path(sys.argv[3])  # where nobody else sweeps up
 processes = started(1)
 print(processes.pids[0], processes.room, flush=True)
 processes.call("wait_for", Path(sys.argv[1]), Path(sys.argv[2]))
@@ -267,7 +269,7 @@ processes.call("wait_for", Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 def test_they_die_with_a_driver_that_is_killed_though_they_are_busy_and_the_next_one_sweeps_up(tmp_path: Path):
-    places = [str(tmp_path / "begun"), str(tmp_path / "never")]
+    places = [str(tmp_path / "begun"), str(tmp_path / "never"), str(tmp_path)]
     with subprocess.Popen([sys.executable, "-c", DRIVER, *places], stdout=subprocess.PIPE, text=True) as driver:
         try:
             assert driver.stdout is not None
@@ -277,5 +279,5 @@ def test_they_die_with_a_driver_that_is_killed_though_they_are_busy_and_the_next
         finally:
             driver.kill()
     until(lambda: not alive([int(pid)]))
-    sweep(ROOM, Path(room).parent)  # or somebody did so who started trainer processes just now
+    assert sweep(ROOM, tmp_path) == [Path(room)]
     assert not Path(room).exists()
